@@ -1,0 +1,119 @@
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+class ModelConfig:
+    def __init__(
+        self,
+        *,
+        family: str,
+        layer_types: Sequence[str],
+        sizes: Mapping[str, int],
+        rms_norm_eps: float,
+        rope_theta: float,
+        quantization: Mapping[str, int],
+    ) -> None: ...
+
+class Sampling:
+    def __init__(
+        self,
+        *,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        repetition_penalty: float = 1.0,
+        seed: int = 0,
+        logprobs: int | None = None,
+        bias: Sequence[tuple[int, float]] = (),
+    ) -> None: ...
+
+class SampleResult:
+    @property
+    def token_id(self) -> int: ...
+    @property
+    def logprob(self) -> float: ...
+    @property
+    def top_logprobs(self) -> list[tuple[int, float]]: ...
+
+class CancelFlag:
+    def __init__(self) -> None: ...
+    def set(self) -> None: ...
+    def is_set(self) -> bool: ...
+
+class Timeline:
+    @property
+    def num_tokens(self) -> int: ...
+    @property
+    def logits(self) -> NDArray[np.float32]: ...
+    def reset(self) -> None: ...
+    def set_token_counts(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None: ...
+    def set_token_mask(self, mask: NDArray[np.uint32] | None) -> None: ...
+    def close(self) -> None: ...
+
+class Runtime:
+    def __init__(
+        self,
+        folder: str,
+        config: ModelConfig,
+        *,
+        device: str,
+        dtype: str,
+        max_context: int | None,
+        memory_limit: int,
+        threads: int = 0,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def device_description(self) -> str: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def max_context(self) -> int: ...
+    @property
+    def max_chunk_tokens(self) -> int: ...
+    @property
+    def load_report(self) -> dict[str, int]: ...
+    @property
+    def memory_bytes(self) -> dict[str, int]: ...
+    def program_stats(self) -> dict[str, dict[str, int]]: ...
+    def timeline(self) -> Timeline: ...
+    def prefill(
+        self,
+        timeline: Timeline,
+        token_ids: NDArray[np.uint32],
+        *,
+        wants_logits: bool,
+        sampling: Sampling | None = None,
+        cancel: CancelFlag | None = None,
+    ) -> SampleResult | None: ...
+    def decode(
+        self,
+        timelines: Sequence[Timeline],
+        token_ids: Sequence[int] | None,
+        *,
+        sampling: Sequence[Sampling | None] | None = None,
+    ) -> list[SampleResult | None]: ...
+    def close(self) -> None: ...
+
+class Device:
+    def __init__(self, name: str, *, sizes: Mapping[str, int], rms_norm_eps: float = 1e-6, threads: int = 0, debug: str = "") -> None: ...
+    @property
+    def description(self) -> str: ...
+    def kernel_names(self) -> list[str]: ...
+    def run(
+        self,
+        kernel: str,
+        args: bytes,
+        buffers: Sequence[NDArray[np.generic]],
+        extent: tuple[int, int, int],
+        ranges: Sequence[tuple[int, int] | None] | None = None,
+    ) -> None: ...
+
+def read_safetensors_header(path: str) -> list[tuple[str, str, list[int], int, int]]: ...
+def set_cpu_isa(name: str) -> None: ...

@@ -1,0 +1,83 @@
+"""The error tree. Each error carries its numbers as attributes and the fix in its text."""
+
+from __future__ import annotations
+
+
+class LilyError(Exception):
+    """Root of all errors that lily raises on purpose."""
+
+
+class CheckpointError(LilyError, ValueError):
+    """A checkpoint cannot be used: names the file, tensor or field, what was expected and what was found."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        tensor: str | None = None,
+        field: str | None = None,
+        expected: str | None = None,
+        found: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.path = path
+        self.tensor = tensor
+        self.field = field
+        self.expected = expected
+        self.found = found
+
+
+class ContextLengthError(LilyError, ValueError):
+    """Prompt and completion do not fit into the context. Nothing was truncated."""
+
+    def __init__(self, message: str, *, prompt_tokens: int, max_tokens: int, max_context: int) -> None:
+        super().__init__(message)
+        self.prompt_tokens = prompt_tokens
+        self.max_tokens = max_tokens
+        self.max_context = max_context
+
+
+class MemoryLimitError(LilyError, MemoryError):
+    """The work does not fit into the memory budget. Raised before it starts."""
+
+    def __init__(
+        self, message: str, *, required_bytes: int, available_bytes: int, limit_bytes: int, suggestion: str
+    ) -> None:
+        super().__init__(message)
+        self.required_bytes = required_bytes
+        self.available_bytes = available_bytes
+        self.limit_bytes = limit_bytes
+        self.suggestion = suggestion
+
+
+class ChatTemplateError(LilyError, ValueError):
+    """A chat template refuses the messages, or cannot be rendered."""
+
+    def __init__(self, message: str, *, message_index: int | None = None, role: str | None = None) -> None:
+        super().__init__(message)
+        self.message_index = message_index
+        self.role = role
+
+
+class CancelledError(LilyError):
+    """The request was cancelled by its owner. `usage` counts the work done so far."""
+
+    def __init__(self, message: str, *, usage: object | None = None) -> None:
+        super().__init__(message)
+        self.usage = usage
+
+
+class EngineClosedError(LilyError, RuntimeError):
+    """The engine or the session was closed."""
+
+
+class DeviceError(LilyError, RuntimeError):
+    """A device failed. The engine survives unless `fatal` is set."""
+
+    def __init__(self, message: str, *, device: str, kernel: str, code: str, fatal: bool = False) -> None:
+        super().__init__(message)
+        self.device = device
+        self.kernel = kernel
+        self.code = code
+        self.fatal = fatal

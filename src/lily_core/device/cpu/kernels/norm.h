@@ -1,0 +1,28 @@
+// RMSNorm of one row, the prologue of most kernels.
+#pragma once
+
+#include <cmath>
+
+#include "device/cpu/kernels/simd.h"
+
+namespace lily::cpu::LILY_ISA {
+
+static inline float sum_of_squares(const float* x, std::uint32_t width) {
+  Vf acc[2] = {};
+  std::uint32_t i = 0;
+  for (; i + 2 * kLanes <= width; i += 2 * kLanes)
+    for (int j = 0; j < 2; ++j) acc[j] += loadf(x + i + j * kLanes) * loadf(x + i + j * kLanes);
+  float total = sum(acc[0] + acc[1]);
+  for (; i < width; ++i) total += x[i] * x[i];
+  return total;
+}
+
+// y = gain x / sqrt(mean(x²) + eps); y may be x.
+static inline void norm_row(const float* x, const float* gain, std::uint32_t width, float eps, float* y) {
+  const float scale = 1.0f / std::sqrt(sum_of_squares(x, width) / float(width) + eps);
+  std::uint32_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) storef(y + i, loadf(gain + i) * (loadf(x + i) * scale));
+  for (; i < width; ++i) y[i] = gain[i] * (x[i] * scale);
+}
+
+}  // namespace lily::cpu::LILY_ISA

@@ -1,0 +1,89 @@
+// One vector type per instruction set, as wide as its registers, and the few functions on it that kernels need.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace lily::cpu::LILY_ISA {
+
+#if defined(__AVX512F__)
+constexpr int kLanes = 16;
+#elif defined(__AVX2__)
+constexpr int kLanes = 8;
+#else
+constexpr int kLanes = 4;
+#endif
+
+typedef float Vf __attribute__((vector_size(kLanes * 4)));
+typedef std::int32_t Vi __attribute__((vector_size(kLanes * 4)));
+typedef std::uint8_t Vb __attribute__((vector_size(kLanes)));
+typedef std::uint16_t Vh __attribute__((vector_size(kLanes * 2)));
+
+template <typename V, typename T>
+static inline V load(const T* from) {
+  V v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+static inline Vf loadf(const float* from) { return load<Vf>(from); }
+static inline void storef(float* to, Vf v) { std::memcpy(to, &v, sizeof v); }
+static inline Vf splat(float x) { return x - Vf{}; }
+static inline Vi splati(std::int32_t x) { return x - Vi{}; }
+
+static inline float sum(Vf v) {
+  float parts[kLanes];
+  storef(parts, v);
+  for (int width = kLanes / 2; width; width /= 2)
+    for (int i = 0; i < width; ++i) parts[i] += parts[i + width];
+  return parts[0];
+}
+
+static inline float bf16_to_float(std::uint16_t bits) {
+  const std::uint32_t wide = std::uint32_t(bits) << 16;
+  float x;
+  std::memcpy(&x, &wide, sizeof x);
+  return x;
+}
+
+static inline Vf max(Vf a, Vf b) { return a > b ? a : b; }
+static inline Vf min(Vf a, Vf b) { return a < b ? a : b; }
+
+// e^x to 1 ulp or so: x = n ln 2 + r, a degree-6 polynomial in r, n added to the exponent. Below -87.3 the result is 0, above 88.3 infinity.
+static inline Vf exp(Vf x) {
+  const Vf clamped = min(max(x, splat(-88.0f)), splat(88.5f));
+  const Vf rounder = splat(12582912.0f);  // 1.5 · 2^23: adding it rounds to the nearest integer
+  const Vf n = (clamped * 1.44269504f + rounder) - rounder;
+  const Vf r = clamped - n * 0.693359375f + n * 2.12194440e-4f;
+  Vf p = splat(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  // Two factors, since 2^n itself overflows at n = 128.
+  const Vi half = __builtin_convertvector(n, Vi) >> 1, rest = __builtin_convertvector(n, Vi) - half;
+  const Vi low = (half + 127) << 23, high = (rest + 127) << 23;
+  Vf scale_low, scale_high;
+  std::memcpy(&scale_low, &low, sizeof low);
+  std::memcpy(&scale_high, &high, sizeof high);
+  const Vf y = p * scale_low * scale_high;
+  return x < splat(-87.3f) ? Vf{} : (x > splat(88.72f) ? splat(__builtin_inff()) : (x == x ? y : x));
+}
+
+static inline Vf sigmoid(Vf x) { return 1.0f / (1.0f + exp(-x)); }
+static inline Vf silu(Vf x) { return x * sigmoid(x); }
+
+// The first `count` lanes from memory, the rest `fill`.
+static inline Vf load_part(const float* from, std::uint32_t count, float fill = 0.0f) {
+  Vf v = splat(fill);
+  std::memcpy(&v, from, count * sizeof(float));
+  return v;
+}
+static inline void store_part(float* to, Vf v, std::uint32_t count) { std::memcpy(to, &v, count * sizeof(float)); }
+
+}  // namespace lily::cpu::LILY_ISA

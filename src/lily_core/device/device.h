@@ -1,0 +1,83 @@
+// The narrow waist: buffers, kernels by name, and the execution of recorded programs. Everything above exists once for all devices.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device/buffer.h"
+#include "device/weight.h"
+#include "lily_args.h"
+
+namespace lily {
+
+class Program;
+
+enum class Access : std::uint8_t { kRead, kWrite, kReadWrite };
+
+// A problem size in elements. Each device cuts it into tiles of its own.
+struct Extent {
+  std::uint32_t x = 1;
+  std::uint32_t y = 1;
+  std::uint32_t z = 1;
+};
+
+// A kernel of a device: its contract is the same on every device (docs/design/kernels.md).
+class Kernel {
+ public:
+  virtual ~Kernel() = default;
+  virtual std::string_view name() const = 0;
+  virtual std::span<const Access> accesses() const = 0;  // one per bound range, in order
+  virtual std::uint32_t args_size() const = 0;
+};
+
+// A program made ready for one device, replayed by Device::commit. Owns nothing that the program binds.
+class Executable {
+ public:
+  virtual ~Executable() = default;
+  virtual std::uint32_t num_segments() const = 0;
+};
+
+class DeviceError : public std::runtime_error {
+ public:
+  DeviceError(std::string device, std::string kernel, std::string code, const std::string& what, bool fatal = false)
+      : std::runtime_error(what), device(std::move(device)), kernel(std::move(kernel)), code(std::move(code)), fatal(fatal) {}
+  std::string device;
+  std::string kernel;  // empty when no kernel is at fault
+  std::string code;
+  bool fatal;  // the device cannot be used any more
+};
+
+class Device {
+ public:
+  using Ticket = std::uint64_t;
+
+  virtual ~Device() = default;
+  virtual std::string_view name() const = 0;
+  virtual std::string description() const = 0;  // for people: instruction set and threads, or chip
+
+  virtual std::unique_ptr<Buffer> allocate(std::string name, std::uint64_t length, Memory memory) = 0;
+  virtual void read(const Range& from, void* to) = 0;
+  virtual void write(const Range& to, const void* from) = 0;
+  virtual void copy(const Range& to, const Range& from) = 0;
+  virtual void fill(const Range& range, std::uint8_t value) = 0;
+
+  // Puts `weight` into the form that this device's kernels of its role read.
+  virtual PreparedWeight prepare(const HostWeight& weight) = 0;
+
+  // The kernel of that name for the model given at creation; DeviceError when this device has none.
+  virtual const Kernel& kernel(std::string_view name) = 0;
+
+  virtual std::unique_ptr<Executable> compile(const Program& program) = 0;
+  // Starts one segment. Work of earlier tickets is finished before it reads or writes anything that they touch.
+  virtual Ticket commit(Executable& executable, std::uint32_t segment) = 0;
+  // Returns when the work is done; throws DeviceError if it failed.
+  virtual void wait(Ticket ticket) = 0;
+};
+
+}  // namespace lily
