@@ -19,6 +19,6 @@ foreach(isa IN LISTS LILY_CPU_ISAS)
   target_include_directories(lily_cpu_${isa} PRIVATE src/lily_core shaders)
   target_compile_definitions(lily_cpu_${isa} PRIVATE LILY_ISA=${isa})
   target_compile_options(lily_cpu_${isa} PRIVATE -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
-    -Wall -Wextra -Wshadow -Werror -Wno-psabi ${LILY_CPU_FLAGS_${isa}})
+    ${LILY_WARNINGS} -Wno-psabi ${LILY_CPU_FLAGS_${isa}})
   list(APPEND LILY_CPU_KERNEL_LIBRARIES lily_cpu_${isa})
 endforeach()

@@ -21,7 +21,7 @@ class Buffer {
 
   const std::string& name() const { return name_; }
   std::uint64_t length() const { return length_; }
-  // Host address of a shared buffer, nullptr for a private one.
+  // Host address; nullptr where the host cannot reach the memory. Only shared buffers may be touched through it.
   virtual void* contents() = 0;
 
  private:

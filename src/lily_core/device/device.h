@@ -45,8 +45,13 @@ class Executable {
 
 class DeviceError : public std::runtime_error {
  public:
-  DeviceError(std::string device, std::string kernel, std::string code, const std::string& what, bool fatal = false)
-      : std::runtime_error(what), device(std::move(device)), kernel(std::move(kernel)), code(std::move(code)), fatal(fatal) {}
+  DeviceError(std::string device_name, std::string kernel_name, std::string error_code, const std::string& message,
+              bool is_fatal = false)
+      : std::runtime_error(message),
+        device(std::move(device_name)),
+        kernel(std::move(kernel_name)),
+        code(std::move(error_code)),
+        fatal(is_fatal) {}
   std::string device;
   std::string kernel;  // empty when no kernel is at fault
   std::string code;
@@ -72,12 +77,21 @@ class Device {
 
   // The kernel of that name for the model given at creation; DeviceError when this device has none.
   virtual const Kernel& kernel(std::string_view name) = 0;
+  virtual std::vector<std::string_view> kernel_names() const = 0;
 
-  virtual std::unique_ptr<Executable> compile(const Program& program) = 0;
+  virtual std::unique_ptr<Executable> compile(Program& program) = 0;
   // Starts one segment. Work of earlier tickets is finished before it reads or writes anything that they touch.
   virtual Ticket commit(Executable& executable, std::uint32_t segment) = 0;
   // Returns when the work is done; throws DeviceError if it failed.
   virtual void wait(Ticket ticket) = 0;
 };
+
+struct DeviceOptions {
+  std::uint32_t threads = 0;  // of the cpu device; 0: one per core
+  std::string debug;          // comma-separated switches of the device (docs/design/kernels.md, "Barriers")
+};
+
+// A device by name ("cpu") for a model of these sizes. DeviceError when this build or machine has no such device.
+std::unique_ptr<Device> make_device(std::string_view name, const ModelConstants& model, const DeviceOptions& options);
 
 }  // namespace lily

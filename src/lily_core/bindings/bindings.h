@@ -1,0 +1,11 @@
+// One function per group of bound names, called by module.cpp.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace lily {
+
+void bind_errors(nanobind::module_& m);
+void bind_device(nanobind::module_& m);
+
+}  // namespace lily

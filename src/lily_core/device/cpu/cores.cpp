@@ -1,0 +1,43 @@
+#include "device/cpu/cores.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <thread>
+
+#if defined(__linux__)
+#include <sched.h>
+
+#include <fstream>
+#elif defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
+namespace lily::cpu {
+
+std::uint32_t usable_cores() {
+#if defined(__linux__)
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+    // Two hyper-threads of one core share its vector units: count siblings once.
+    std::set<std::string> cores;
+    for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (!CPU_ISSET(cpu, &allowed)) continue;
+      std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list");
+      std::string siblings;
+      if (!std::getline(file, siblings)) siblings = std::to_string(cpu);
+      cores.insert(siblings);
+    }
+    return std::max<std::uint32_t>(1, static_cast<std::uint32_t>(cores.size()));
+  }
+#elif defined(__APPLE__)
+  // Efficiency cores would hold up every barrier.
+  int count = 0;
+  std::size_t size = sizeof count;
+  if (sysctlbyname("hw.perflevel0.physicalcpu", &count, &size, nullptr, 0) == 0 && count > 0) return count;
+#endif
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+}  // namespace lily::cpu

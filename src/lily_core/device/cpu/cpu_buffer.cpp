@@ -1,0 +1,51 @@
+#include "device/cpu/cpu_buffer.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "device/cpu/access_guard.h"
+#include "device/device.h"
+
+namespace lily::cpu {
+namespace {
+
+constexpr std::uint64_t kAlignment = 64;  // of every buffer's start: a cache line, and the widest vector
+
+std::uint64_t round_up(std::uint64_t value, std::uint64_t step) { return (value + step - 1) / step * step; }
+
+}  // namespace
+
+std::uint64_t page_size() {
+  static const auto size = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  return size;
+}
+
+CpuBuffer::CpuBuffer(std::string name, std::uint64_t length, AccessGuard* guard) : Buffer(std::move(name), length), guard_(guard) {
+  pages_length_ = round_up(length ? length : 1, page_size());
+  mapping_length_ = pages_length_ + (guard_ ? page_size() : 0);
+  int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+#if defined(MAP_NORESERVE)
+  flags |= MAP_NORESERVE;
+#endif
+  void* mapping = mmap(nullptr, mapping_length_, PROT_READ | PROT_WRITE, flags, -1, 0);
+  if (mapping == MAP_FAILED)
+    throw DeviceError("cpu", "", "out_of_memory",
+                      "cannot allocate " + std::to_string(length) + " bytes for " + this->name() + ": " + std::strerror(errno));
+  mapping_ = mapping;
+  start_ = pages_begin();
+  if (guard_) {
+    mprotect(pages_end(), page_size(), PROT_NONE);
+    start_ = pages_end() - round_up(length ? length : 1, kAlignment);
+    guard_->watch(*this);
+  }
+}
+
+CpuBuffer::~CpuBuffer() {
+  if (guard_) guard_->drop(*this);
+  munmap(mapping_, mapping_length_);
+}
+
+}  // namespace lily::cpu

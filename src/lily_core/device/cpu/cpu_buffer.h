@@ -1,0 +1,35 @@
+// Memory of the CPU device: whole pages of its own, so that the checked mode can close them one buffer at a time.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "device/buffer.h"
+
+namespace lily::cpu {
+
+class AccessGuard;
+
+class CpuBuffer final : public Buffer {
+ public:
+  // Zeroed memory that the system provides when it is first touched. With a guard (which must outlive the buffer) it is watched,
+  // and the last byte lies before a page that faults. Throws DeviceError when the system refuses.
+  CpuBuffer(std::string name, std::uint64_t length, AccessGuard* guard);
+  ~CpuBuffer() override;
+  void* contents() override { return start_; }
+
+  // The whole pages that hold this buffer and nothing else.
+  std::byte* pages_begin() const { return static_cast<std::byte*>(mapping_); }
+  std::byte* pages_end() const { return pages_begin() + pages_length_; }
+
+ private:
+  AccessGuard* guard_;
+  std::uint64_t pages_length_ = 0;
+  void* mapping_ = nullptr;
+  std::uint64_t mapping_length_ = 0;
+  void* start_ = nullptr;
+};
+
+std::uint64_t page_size();
+
+}  // namespace lily::cpu

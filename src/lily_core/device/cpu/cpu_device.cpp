@@ -1,0 +1,197 @@
+#include "device/cpu/cpu_device.h"
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+
+#include "device/cpu/access_guard.h"
+#include "device/cpu/cores.h"
+#include "device/cpu/cpu_buffer.h"
+#include "device/cpu/cpu_executable.h"
+#include "device/cpu/kernel_table.h"
+#include "device/cpu/thread_pool.h"
+
+namespace lily::cpu {
+namespace {
+
+// What LILY_CPU_DEBUG may hold, separated by commas.
+struct DebugSwitches {
+  bool checked = false;   // closes every buffer that a dispatch did not bind; one thread
+  bool shuffled = false;  // runs the dispatches of a level in random order; one thread
+  std::string isa;        // an instruction set instead of the best one
+
+  explicit DebugSwitches(const std::string& text) {
+    const auto isas = available_isas();
+    for (std::size_t begin = 0; begin < text.size();) {
+      const std::size_t end = std::min(text.find(',', begin), text.size());
+      const std::string word = text.substr(begin, end - begin);
+      if (word == "checked") {
+        checked = true;
+      } else if (word == "shuffled") {
+        shuffled = true;
+      } else if (std::ranges::find(isas, word) != isas.end()) {
+        isa = word;
+      } else {
+        throw DeviceError("cpu", "", "debug", "unknown debug switch \"" + word + "\" of the cpu device; known here: " + known(isas));
+      }
+      begin = end + 1;
+    }
+  }
+
+ private:
+  static std::string known(const std::vector<std::string_view>& isas) {
+    std::string text = "checked, shuffled";
+    for (const std::string_view name : isas) text += ", " + std::string(name);
+    return text;
+  }
+};
+
+class CpuDevice final : public Device {
+ public:
+  CpuDevice(const ModelConstants& model, const DeviceOptions& options)
+      : model_(model),
+        debug_(options.debug),
+        isa_(debug_.isa.empty() ? std::string(available_isas().front()) : debug_.isa),
+        kernels_(kernels_for(isa_)),
+        guard_(debug_.checked ? std::make_unique<AccessGuard>() : nullptr),
+        pool_(debug_.checked || debug_.shuffled ? 1 : options.threads ? options.threads : usable_cores()),
+        scratch_(pool_.size()) {}
+
+  std::string_view name() const override { return "cpu"; }
+  std::string description() const override { return isa_ + ", " + std::to_string(pool_.size()) + " threads"; }
+
+  std::unique_ptr<Buffer> allocate(std::string name, std::uint64_t length, Memory) override {
+    return std::make_unique<CpuBuffer>(std::move(name), length, guard_.get());
+  }
+  void read(const Range& from, void* to) override { std::memcpy(to, address(from), from.length); }
+  void write(const Range& to, const void* from) override { std::memcpy(address(to), from, to.length); }
+  void copy(const Range& to, const Range& from) override { std::memmove(address(to), address(from), to.length); }
+  void fill(const Range& range, std::uint8_t value) override { std::memset(address(range), value, range.length); }
+
+  PreparedWeight prepare(const HostWeight& weight) override {
+    throw DeviceError("cpu", "", "prepare", weight.name);
+  }
+
+  const Kernel& kernel(std::string_view name) override {
+    if (const CpuKernel* kernel = kernels_.find(name)) return *kernel;
+    throw DeviceError("cpu", std::string(name), "unknown_kernel", "the cpu device has no kernel " + std::string(name));
+  }
+  std::vector<std::string_view> kernel_names() const override { return kernels_.names(); }
+
+  std::unique_ptr<Executable> compile(Program& program) override { return std::make_unique<CpuExecutable>(program, model_); }
+
+  // Runs at once, so wait() has nothing left to do.
+  Ticket commit(Executable& executable, std::uint32_t segment) override {
+    auto& cpu_executable = static_cast<CpuExecutable&>(executable);
+    for (Scratch& scratch : scratch_) scratch.reserve(cpu_executable.scratch_bytes());
+    auto& levels = cpu_executable.levels(segment);
+    if (debug_.checked || debug_.shuffled) {
+      run_one_by_one(levels);
+    } else {
+      for (const auto& level : levels) level->next_tile.store(0, std::memory_order_relaxed);
+      Job job{this, &levels};
+      pool_.run([](void* context, std::uint32_t worker) { static_cast<Job*>(context)->run(worker); }, &job);
+    }
+    return ++last_ticket_;
+  }
+  void wait(Ticket) override {}
+
+ private:
+  using Levels = std::vector<std::unique_ptr<Level>>;
+
+  // A thread's scratch memory, on cache lines of its own.
+  class Scratch {
+   public:
+    void reserve(std::size_t bytes) {
+      if (bytes <= bytes_) return;
+      memory_.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{64})));
+      bytes_ = bytes;
+    }
+    std::byte* data() const { return memory_.get(); }
+
+   private:
+    struct Free {
+      void operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t{64}); }
+    };
+    std::unique_ptr<std::byte, Free> memory_;
+    std::size_t bytes_ = 0;
+  };
+
+  struct Job {
+    CpuDevice* device;
+    Levels* levels;
+
+    void run(std::uint32_t worker) {
+      const std::uint32_t threads = device->pool_.size();
+      for (std::size_t i = 0; i < levels->size(); ++i) {
+        Level& level = *(*levels)[i];
+        share(level, threads, device->scratch_[worker].data());
+        if (i + 1 < levels->size()) device->pool_.barrier();
+      }
+    }
+
+    // Takes ever smaller runs of tiles until the level has none left: few prologues, and no thread waits long for the last one.
+    static void share(Level& level, std::uint32_t threads, std::byte* scratch) {
+      std::uint32_t begin = level.next_tile.load(std::memory_order_relaxed);
+      while (begin < level.num_tiles) {
+        const std::uint32_t count = std::max(1u, (level.num_tiles - begin) / (2 * threads));
+        if (!level.next_tile.compare_exchange_weak(begin, begin + count, std::memory_order_relaxed)) continue;
+        run_tiles(level, begin, begin + count, scratch);
+        begin = level.next_tile.load(std::memory_order_relaxed);
+      }
+    }
+
+    static void run_tiles(Level& level, std::uint32_t begin, std::uint32_t end, std::byte* scratch) {
+      for (const auto& prepared : level.calls) {
+        const std::uint32_t last = std::min(end, prepared->num_tiles);
+        if (begin < last) {
+          KernelCall call = prepared->call;
+          call.scratch = scratch;
+          prepared->kernel->entry().run(call, begin, last);
+        }
+        // Tiles of the following calls are counted from this one's end.
+        begin = begin > prepared->num_tiles ? begin - prepared->num_tiles : 0;
+        if (end <= prepared->num_tiles) return;
+        end -= prepared->num_tiles;
+      }
+    }
+  };
+
+  void run_one_by_one(Levels& levels) {
+    for (const auto& level : levels) {
+      std::vector<const PreparedCall*> calls;
+      for (const auto& prepared : level->calls) calls.push_back(prepared.get());
+      if (debug_.shuffled) std::ranges::shuffle(calls, random_);
+      for (const PreparedCall* prepared : calls) {
+        KernelCall call = prepared->call;
+        call.scratch = scratch_[0].data();
+        const auto body = [&] { prepared->kernel->entry().run(call, 0, prepared->num_tiles); };
+        if (guard_) {
+          guard_->run(*prepared->kernel, prepared->ranges, body);
+        } else {
+          body();
+        }
+      }
+    }
+  }
+
+  static std::byte* address(const Range& range) { return static_cast<std::byte*>(range.buffer->contents()) + range.offset; }
+
+  const ModelConstants model_;
+  const DebugSwitches debug_;
+  const std::string isa_;
+  const KernelTable kernels_;
+  const std::unique_ptr<AccessGuard> guard_;
+  ThreadPool pool_;
+  std::vector<Scratch> scratch_;
+  std::mt19937 random_{std::random_device{}()};
+  Ticket last_ticket_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_cpu_device(const ModelConstants& model, const DeviceOptions& options) {
+  return std::make_unique<CpuDevice>(model, options);
+}
+
+}  // namespace lily::cpu

@@ -1,0 +1,12 @@
+// The CPU device: native kernels for the best instruction set of this machine, run by a pool of threads.
+#pragma once
+
+#include <memory>
+
+#include "device/device.h"
+
+namespace lily::cpu {
+
+std::unique_ptr<Device> make_cpu_device(const ModelConstants& model, const DeviceOptions& options);
+
+}  // namespace lily::cpu

@@ -1,0 +1,40 @@
+#include "device/cpu/cpu_executable.h"
+
+#include <algorithm>
+
+namespace lily::cpu {
+
+PreparedCall::PreparedCall(const Dispatch& dispatch, const ModelConstants& model)
+    : kernel(static_cast<const CpuKernel*>(dispatch.kernel)), ranges(dispatch.ranges), args(dispatch.args) {
+  for (const Range& range : ranges) addresses.push_back(static_cast<std::byte*>(range.buffer->contents()) + range.offset);
+  const KernelEntry& entry = kernel->entry();
+  call = {.model = &model,
+          .args = args.data(),
+          .buffers = addresses.data(),
+          .scratch = nullptr,
+          .format = entry.format,
+          .second_format = entry.second_format,
+          .extent = {dispatch.extent.x, dispatch.extent.y, dispatch.extent.z},
+          .tile = {}};
+  num_tiles = 1;
+  for (int axis = 0; axis < 3; ++axis) {
+    call.tile[axis] = entry.tile[axis] ? entry.tile[axis] : std::max(1u, call.extent[axis]);
+    num_tiles *= (call.extent[axis] + call.tile[axis] - 1) / call.tile[axis];
+  }
+  scratch_bytes = entry.scratch_bytes ? entry.scratch_bytes(model, args.data()) : 0;
+}
+
+CpuExecutable::CpuExecutable(Program& program, const ModelConstants& model) {
+  for (const Segment& segment : program.segments()) {
+    auto& levels = segments_.emplace_back();
+    for (std::uint32_t level = 0; level < segment.num_levels; ++level) levels.push_back(std::make_unique<Level>());
+    for (const Dispatch& dispatch : segment.dispatches) {
+      Level& level = *levels[dispatch.level - 1];
+      level.calls.push_back(std::make_unique<PreparedCall>(dispatch, model));
+      level.num_tiles += level.calls.back()->num_tiles;
+      scratch_bytes_ = std::max(scratch_bytes_, level.calls.back()->scratch_bytes);
+    }
+  }
+}
+
+}  // namespace lily::cpu

@@ -1,0 +1,70 @@
+#include "device/cpu/kernel_table.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace lily::cpu {
+
+// Defined by kernels/table.cpp, once per instruction set.
+namespace baseline {
+void add_all(KernelTable& table);
+}
+#if defined(__x86_64__)
+namespace avx2 {
+void add_all(KernelTable& table);
+}
+namespace avx512 {
+void add_all(KernelTable& table);
+}
+#endif
+
+CpuKernel::CpuKernel(const KernelEntry& entry) : entry_(entry) {
+  for (const char* letter = entry.access; *letter; ++letter)
+    accesses_.push_back(*letter == 'r' ? Access::kRead : *letter == 'w' ? Access::kWrite : Access::kReadWrite);
+}
+
+void KernelTable::add(const KernelEntry& entry) {
+  if (!kernels_.emplace(entry.name, std::make_unique<CpuKernel>(entry)).second)
+    throw std::logic_error(std::string("two kernels are named ") + entry.name);
+}
+
+const CpuKernel* KernelTable::find(std::string_view name) const {
+  const auto it = kernels_.find(name);
+  return it == kernels_.end() ? nullptr : it->second.get();
+}
+
+std::vector<std::string_view> KernelTable::names() const {
+  std::vector<std::string_view> names;
+  for (const auto& [name, kernel] : kernels_) names.push_back(name);
+  std::ranges::sort(names);
+  return names;
+}
+
+void add_kernel(KernelTable& table, const KernelEntry& entry) { table.add(entry); }
+
+std::vector<std::string_view> available_isas() {
+  std::vector<std::string_view> isas;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+                    __builtin_cpu_supports("bmi2");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (avx512) isas.push_back("avx512");
+  if (avx2) isas.push_back("avx2");
+#endif
+  isas.push_back("baseline");
+  return isas;
+}
+
+KernelTable kernels_for(std::string_view isa) {
+  KernelTable table;
+#if defined(__x86_64__)
+  if (isa == "avx512") avx512::add_all(table);
+  if (isa == "avx2") avx2::add_all(table);
+#endif
+  if (isa == "baseline") baseline::add_all(table);
+  return table;
+}
+
+}  // namespace lily::cpu

@@ -1,0 +1,42 @@
+// The kernels of one instruction set, by name.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "device/cpu/kernel.h"
+#include "device/device.h"
+
+namespace lily::cpu {
+
+class CpuKernel final : public Kernel {
+ public:
+  explicit CpuKernel(const KernelEntry& entry);
+  std::string_view name() const override { return entry_.name; }
+  std::span<const Access> accesses() const override { return accesses_; }
+  std::uint32_t args_size() const override { return entry_.args_size; }
+  const KernelEntry& entry() const { return entry_; }
+
+ private:
+  KernelEntry entry_;
+  std::vector<Access> accesses_;
+};
+
+class KernelTable {
+ public:
+  void add(const KernelEntry& entry);
+  const CpuKernel* find(std::string_view name) const;  // nullptr: none of that name
+  std::vector<std::string_view> names() const;         // sorted
+
+ private:
+  std::unordered_map<std::string_view, std::unique_ptr<CpuKernel>> kernels_;
+};
+
+// Instruction sets that this build has and this machine runs, best first: "avx512", "avx2", "baseline".
+std::vector<std::string_view> available_isas();
+KernelTable kernels_for(std::string_view isa);
+
+}  // namespace lily::cpu

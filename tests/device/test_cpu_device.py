@@ -1,0 +1,94 @@
+"""The CPU device itself: instruction sets, signatures, and the checked mode."""
+
+import struct
+
+import numpy as np
+import pytest
+
+from lily import _core
+from lily.errors import DeviceError
+
+SIZES = {
+    "hidden_size": 256,
+    "vocab_size": 512,
+    "num_attention_layers": 1,
+    "num_linear_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "rotary_dim": 16,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+    "linear_conv_kernel_dim": 4,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+}
+ROWS = 64
+ARGS = struct.pack("<I", ROWS)
+
+
+def norm_buffers():
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((ROWS, SIZES["hidden_size"]), dtype=np.float32)
+    gain = rng.standard_normal(SIZES["hidden_size"], dtype=np.float32)
+    return x, gain, np.zeros_like(x)
+
+
+@pytest.mark.parametrize("debug", ["", "baseline", "checked", "shuffled", "checked,shuffled"])
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_runs_a_kernel_in_every_mode(debug, threads):
+    device = _core.Device("cpu", sizes=SIZES, debug=debug, threads=threads)
+    x, gain, y = norm_buffers()
+    device.run("rms_norm_f32", ARGS, [x, gain, y], (ROWS, 1, 1))
+    wide = x.astype(np.float64)
+    expected = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6) * gain
+    np.testing.assert_allclose(y, expected, rtol=2e-6, atol=1e-7)
+
+
+def test_checked_mode_names_kernel_and_buffer_of_an_undeclared_write():
+    device = _core.Device("cpu", sizes=SIZES, debug="checked")
+    x, gain, y = norm_buffers()
+    half = y.nbytes // 2
+    with pytest.raises(DeviceError, match=r"rms_norm_f32 touched buffer argument 2") as caught:
+        device.run("rms_norm_f32", ARGS, [x, gain, y], (ROWS, 1, 1), [None, None, (0, half)])
+    assert (caught.value.kernel, caught.value.code) == ("rms_norm_f32", "undeclared_access")
+    device.run("rms_norm_f32", ARGS, [x, gain, y], (ROWS, 1, 1))  # the device survives
+    assert np.isfinite(y).all() and y[-1].any()
+
+
+def test_checked_mode_finds_a_read_past_the_end():
+    device = _core.Device("cpu", sizes=SIZES, debug="checked")
+    x, gain, y = norm_buffers()
+    with pytest.raises(DeviceError, match="rms_norm_f32 touched buffer argument 0"):
+        device.run("rms_norm_f32", ARGS, [x[:-1], gain, y], (ROWS, 1, 1))
+
+
+def test_checked_mode_closes_buffers_of_other_dispatches_for_writing():
+    device = _core.Device("cpu", sizes=SIZES, debug="checked")
+    x, gain, y = norm_buffers()
+    with pytest.raises(DeviceError, match="rms_norm_f32 touched buffer argument 0"):
+        # The declared part of x ends after its first page.
+        device.run("rms_norm_f32", ARGS, [x, gain, y], (ROWS, 1, 1), [(0, 4096), None, None])
+
+
+def test_errors_say_what_is_wrong():
+    with pytest.raises(DeviceError, match='"metal" is not available'):
+        _core.Device("metal", sizes=SIZES)
+    with pytest.raises(DeviceError, match='unknown debug switch "fast".*checked, shuffled'):
+        _core.Device("cpu", sizes=SIZES, debug="fast")
+    with pytest.raises(ValueError, match='missing model size "head_dim"'):
+        _core.Device("cpu", sizes={k: v for k, v in SIZES.items() if k != "head_dim"})
+    device = _core.Device("cpu", sizes=SIZES)
+    x, gain, y = norm_buffers()
+    with pytest.raises(DeviceError, match="has no kernel rms_norm_q4"):
+        device.run("rms_norm_q4", ARGS, [x, gain, y], (ROWS, 1, 1))
+    with pytest.raises(ValueError, match="binds 3 ranges, got 2"):
+        device.run("rms_norm_f32", ARGS, [x, gain], (ROWS, 1, 1))
+    with pytest.raises(ValueError, match="takes 4 bytes of arguments, got 8"):
+        device.run("rms_norm_f32", ARGS * 2, [x, gain, y], (ROWS, 1, 1))
+    with pytest.raises(ValueError, match="outside of its length"):
+        device.run("rms_norm_f32", ARGS, [x, gain, y], (ROWS, 1, 1), [None, None, (4, y.nbytes)])
