@@ -10,6 +10,11 @@ namespace lily {
 
 enum class Dtype : std::uint8_t { kU32, kF32, kF16, kBF16, kOther };
 
+// Bytes of an element; 0 for kOther.
+std::size_t size_of(Dtype dtype);
+// Name in the safetensors format: "U32", "F32", "F16", "BF16".
+const char* name_of(Dtype dtype);
+
 class TensorFile;  // an open, mapped safetensors file; model/safetensors.h
 
 class TensorSource {
@@ -22,6 +27,7 @@ class TensorSource {
   Dtype dtype() const { return dtype_; }
   const std::string& dtype_name() const { return dtype_name_; }  // as written in the file
   const std::vector<std::uint64_t>& shape() const { return shape_; }
+  std::uint64_t offset() const { return offset_; }  // from the start of the file
   std::uint64_t length() const { return length_; }
 
   // Address in the mapping when it is a multiple of `alignment`, else nullptr. Lives as long as the file.
@@ -36,8 +42,11 @@ class TensorSource {
   Dtype dtype_;
   std::string dtype_name_;
   std::vector<std::uint64_t> shape_;
-  std::uint64_t offset_;  // from the start of the file
+  std::uint64_t offset_;
   std::uint64_t length_;
 };
+
+// "[8, 64, 16]", for messages.
+std::string shape_text(const std::vector<std::uint64_t>& shape);
 
 }  // namespace lily
