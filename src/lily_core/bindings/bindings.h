@@ -7,5 +7,7 @@ namespace lily {
 
 void bind_errors(nanobind::module_& m);
 void bind_device(nanobind::module_& m);
+void bind_checkpoint(nanobind::module_& m);
+void bind_runtime(nanobind::module_& m);
 
 }  // namespace lily

@@ -1,4 +1,4 @@
-#include "bindings/checkpoint.h"
+#include "bindings/bindings.h"
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>

@@ -24,9 +24,9 @@ using Array = nb::ndarray<nb::numpy, nb::c_contig, nb::device::cpu>;
 
 class BoundDevice {
  public:
-  BoundDevice(const std::string& name, const std::map<std::string, std::uint32_t>& sizes, float rms_norm_eps, std::uint32_t threads,
+  BoundDevice(const std::string& name, const std::map<std::string, std::uint32_t>& sizes, double rms_norm_eps, std::uint32_t threads,
               const std::string& debug)
-      : device_(make_device(name, constants_from(sizes, rms_norm_eps), {threads, debug})) {}
+      : device_(make_device(name, constants_from(sizes, static_cast<float>(rms_norm_eps)), {threads, debug})) {}
 
   std::string description() const { return device_->description(); }
   std::vector<std::string> kernel_names() const {
@@ -70,15 +70,15 @@ class BoundDevice {
 
 void bind_device(nb::module_& m) {
   nb::class_<BoundDevice>(m, "Device", "A device that runs single kernels on NumPy arrays.")
-      .def(nb::init<const std::string&, const std::map<std::string, std::uint32_t>&, float, std::uint32_t, const std::string&>(),
-           nb::arg("name"), nb::kw_only(), nb::arg("sizes"), nb::arg("rms_norm_eps") = 1e-6f, nb::arg("threads") = 0,
+      .def(nb::init<const std::string&, const std::map<std::string, std::uint32_t>&, double, std::uint32_t, const std::string&>(),
+           nb::arg("name"), nb::kw_only(), nb::arg("sizes"), nb::arg("rms_norm_eps") = 1e-6, nb::arg("threads") = 0,
            nb::arg("debug") = "")
       .def_prop_ro("description", &BoundDevice::description)
       .def("kernel_names", &BoundDevice::kernel_names)
       .def("run", &BoundDevice::run, nb::arg("kernel"), nb::arg("args"), nb::arg("buffers"), nb::arg("extent"),
            nb::arg("ranges") = nb::none(),
-           nb::sig("def run(self, kernel: str, args: bytes, buffers: Sequence[NDArray[np.generic]], extent: tuple[int, int, int], "
-                   "ranges: Sequence[tuple[int, int] | None] | None = None) -> None"),
+           nb::sig("def run(self, kernel: str, args: bytes, buffers: collections.abc.Sequence[numpy.typing.NDArray[numpy.generic]], "
+                   "extent: tuple[int, int, int], ranges: collections.abc.Sequence[tuple[int, int] | None] | None = None) -> None"),
            "Runs one kernel. buffers: C-contiguous arrays in the order of the kernel's contract (docs/design/kernels.md); those that it "
            "writes are updated in place. args: the argument struct's bytes. ranges: (offset, length) in bytes where less than a whole "
            "buffer is bound.");

@@ -7,4 +7,6 @@ NB_MODULE(_core, m) {
   m.doc() = "Native core of lily.";
   lily::bind_errors(m);
   lily::bind_device(m);
+  lily::bind_checkpoint(m);
+  lily::bind_runtime(m);
 }

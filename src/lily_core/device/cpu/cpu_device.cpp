@@ -9,6 +9,7 @@
 #include "device/cpu/cpu_buffer.h"
 #include "device/cpu/cpu_executable.h"
 #include "device/cpu/kernel_table.h"
+#include "device/cpu/prepare.h"
 #include "device/cpu/thread_pool.h"
 
 namespace lily::cpu {
@@ -69,7 +70,11 @@ class CpuDevice final : public Device {
   void fill(const Range& range, std::uint8_t value) override { std::memset(address(range), value, range.length); }
 
   PreparedWeight prepare(const HostWeight& weight) override {
-    throw DeviceError("cpu", "", "prepare", weight.name);
+    // A mapped file shares pages between tensors, so the checked mode could not close them one by one.
+    const Mapping mapping = guard_ ? Mapping::kNever : Mapping::kWhereAligned;
+    return prepare_weight(weight, mapping, [this](std::string buffer_name, std::uint64_t length) {
+      return allocate(std::move(buffer_name), length, Memory::kPrivate);
+    });
   }
 
   const Kernel& kernel(std::string_view name) override {

@@ -97,8 +97,8 @@ void read_rows(const HostMatrix& part, Component component, RowBytes bytes, std:
 
 class Preparation {
  public:
-  Preparation(const HostWeight& weight, const Allocate& allocate)
-      : weight_(weight), allocate_(allocate), form_(common_form(weight)) {
+  Preparation(const HostWeight& weight, Mapping mapping, const Allocate& allocate)
+      : weight_(weight), mapping_(mapping), allocate_(allocate), form_(common_form(weight)) {
     prepared_.format = format_name(form_);
   }
 
@@ -114,7 +114,7 @@ class Preparation {
   bool add_mapped(std::span<const HostMatrix> parts, Component component) {
     const HostMatrix& part = parts.front();
     const RowBytes bytes = row_bytes(part, component, form_, weight_.columns);
-    if (parts.size() != 1 || !part.row_order.empty() || bytes.stored != bytes.wanted) return false;
+    if (mapping_ == Mapping::kNever || parts.size() != 1 || !part.row_order.empty() || bytes.stored != bytes.wanted) return false;
     const TensorSource& source = source_of(part, component);
     const std::byte* address = source.mapped(size_of(source.dtype()));
     if (!address) return false;
@@ -149,6 +149,7 @@ class Preparation {
   }
 
   const HostWeight& weight_;
+  const Mapping mapping_;
   const Allocate& allocate_;
   Form form_;
   PreparedWeight prepared_;
@@ -156,8 +157,8 @@ class Preparation {
 
 }  // namespace
 
-PreparedWeight prepare_weight(const HostWeight& weight, const Allocate& allocate) {
-  Preparation preparation(weight, allocate);
+PreparedWeight prepare_weight(const HostWeight& weight, Mapping mapping, const Allocate& allocate) {
+  Preparation preparation(weight, mapping, allocate);
   const std::span<const HostMatrix> parts = weight.parts;
   if (weight.role == WeightRole::kGateUp || weight.role == WeightRole::kExpertsGateUp) {
     preparation.add(parts.first(1));   // gate

@@ -23,11 +23,14 @@ class MappedBuffer final : public Buffer {
   const std::byte* address_;
 };
 
+// Whether weights may be used where they lie in the file.
+enum class Mapping { kWhereAligned, kNever };
+
 // Host memory of that name and length.
 using Allocate = std::function<std::unique_ptr<Buffer>(std::string name, std::uint64_t length)>;
 
 // Format q4g64, q4g64w, q8g64 or q8g64w (device/weight.h). Parts of different widths become 8-bit codes, and one F16 or F32 pair
 // makes all pairs of the weight F32; both are exact. What needs neither, nor stacking or re-ordering, is used where it is mapped.
-PreparedWeight prepare_weight(const HostWeight& weight, const Allocate& allocate);
+PreparedWeight prepare_weight(const HostWeight& weight, Mapping mapping, const Allocate& allocate);
 
 }  // namespace lily::cpu

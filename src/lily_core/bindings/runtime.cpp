@@ -1,0 +1,298 @@
+// A loaded model from Python. The GIL is not held while the device works.
+#include "model/runtime.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/function.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/unordered_map.h>
+#include <nanobind/stl/vector.h>
+
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+
+#include "bindings/bindings.h"
+#include "bindings/sizes.h"
+#include "error.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace lily {
+namespace {
+
+using Words = nb::ndarray<const std::uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using LogitsView = nb::ndarray<nb::numpy, const float, nb::ndim<1>, nb::c_contig>;
+
+std::span<const std::uint32_t> span_of(const Words& words) { return {words.data(), words.size()}; }
+
+ModelConfig make_config(const std::string& family, const std::vector<std::string>& layer_types,
+                        const std::map<std::string, std::uint32_t>& sizes, float rms_norm_eps, double rope_theta,
+                        std::unordered_map<std::string, std::uint32_t> quantization) {
+  ModelConfig config{};
+  static_cast<ModelConstants&>(config) = constants_from(sizes, rms_norm_eps);
+  if (family != "qwen3_5_moe" && family != "qwen3_next") throw std::invalid_argument("unknown model family \"" + family + "\"");
+  config.family = family == "qwen3_next" ? Family::kQwen3Next : Family::kQwen35Moe;
+  for (const std::string& type : layer_types) {
+    if (type != "full_attention" && type != "linear_attention") throw std::invalid_argument("unknown layer type \"" + type + "\"");
+    config.is_full_attention.push_back(type == "full_attention");
+  }
+  config.num_hidden_layers = static_cast<std::uint32_t>(layer_types.size());
+  config.rope_theta = rope_theta;
+  const auto bits = quantization.extract("");
+  if (bits.empty()) throw std::invalid_argument("quantization has no entry \"\" for the default number of bits");
+  config.default_bits = bits.mapped();
+  config.module_bits = std::move(quantization);
+  return config;
+}
+
+Sampling make_sampling(float temperature, float top_p, std::uint32_t top_k, float min_p, float presence_penalty, float frequency_penalty,
+                       float repetition_penalty, std::uint64_t seed, std::optional<std::uint32_t> logprobs,
+                       const std::vector<std::pair<std::uint32_t, float>>& bias) {
+  if (logprobs.value_or(0) > LILY_MAX_TOP_LOGPROBS)
+    throw std::invalid_argument("logprobs is " + std::to_string(*logprobs) + "; at most " + std::to_string(LILY_MAX_TOP_LOGPROBS) +
+                                " are supported");
+  Sampling sampling;
+  sampling.row.temperature = temperature;
+  sampling.row.top_p = top_p;
+  sampling.row.min_p = min_p;
+  sampling.row.top_k = top_k;
+  sampling.row.presence_penalty = presence_penalty;
+  sampling.row.frequency_penalty = frequency_penalty;
+  sampling.row.repetition_penalty = repetition_penalty;
+  sampling.row.seed_low = static_cast<std::uint32_t>(seed);
+  sampling.row.seed_high = static_cast<std::uint32_t>(seed >> 32);
+  sampling.row.num_logprobs = logprobs.value_or(0);
+  sampling.row.wants_logprob = logprobs.has_value();
+  for (const auto& [token_id, value] : bias) sampling.bias.push_back({token_id, value});
+  return sampling;
+}
+
+class BoundRuntime;
+
+// A timeline and the runtime that it belongs to, which may be gone.
+class BoundTimeline {
+ public:
+  explicit BoundTimeline(const std::shared_ptr<Runtime>& runtime) : runtime_(runtime), timeline_(runtime->open()) {}
+  ~BoundTimeline() { close(); }
+  BoundTimeline(const BoundTimeline&) = delete;
+
+  Timeline& get() {
+    if (!timeline_) throw_closed();
+    return *timeline_;
+  }
+  std::shared_ptr<Runtime> runtime() const {
+    auto runtime = runtime_.lock();
+    if (!runtime || !timeline_) throw_closed();
+    return runtime;
+  }
+  bool belongs_to(const Runtime& runtime) const { return runtime_.lock().get() == &runtime; }
+  void close() {
+    const auto runtime = runtime_.lock();
+    if (runtime && timeline_) runtime->close(std::move(*timeline_));
+    timeline_.reset();
+  }
+
+  [[noreturn]] static void throw_closed() { throw std::logic_error("the timeline or its engine is closed"); }
+
+ private:
+  std::weak_ptr<Runtime> runtime_;
+  std::optional<Timeline> timeline_;
+};
+
+class BoundRuntime {
+ public:
+  BoundRuntime(const std::string& folder, const ModelConfig& config, const RuntimeOptions& options,
+               const std::optional<std::function<void(std::uint64_t, std::uint64_t)>>& progress) {
+    // Reports, and lets Ctrl-C end the load.
+    const LoadProgress report = [&](std::uint64_t done, std::uint64_t total) {
+      const nb::gil_scoped_acquire acquire;
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+      if (progress) (*progress)(done, total);
+    };
+    const nb::gil_scoped_release release;
+    runtime_ = std::make_shared<Runtime>(folder, config, options, report);
+  }
+
+  std::shared_ptr<Runtime> get() const {
+    if (!runtime_) throw std::logic_error("the runtime is closed");
+    return runtime_;
+  }
+  void close() {
+    const std::shared_ptr<Runtime> last = std::move(runtime_);
+    const nb::gil_scoped_release release;
+    const_cast<std::shared_ptr<Runtime>&>(last).reset();
+  }
+
+ private:
+  std::shared_ptr<Runtime> runtime_;
+};
+
+std::shared_ptr<Runtime> runtime_of(const BoundRuntime& bound, const BoundTimeline& timeline) {
+  auto runtime = bound.get();
+  if (!timeline.belongs_to(*runtime)) throw std::invalid_argument("the timeline belongs to another runtime");
+  return runtime;
+}
+
+LogitsView logits_view(BoundTimeline& bound) {
+  const auto runtime = bound.runtime();
+  const Timeline& timeline = bound.get();
+  if (timeline.num_tokens == 0) throw std::logic_error("there are no logits before the first token");
+  // The view keeps the runtime's memory alive.
+  nb::capsule owner(new std::shared_ptr<Runtime>(runtime), [](void* p) noexcept { delete static_cast<std::shared_ptr<Runtime>*>(p); });
+  return LogitsView(runtime->logits(timeline), {runtime->config().vocab_size}, owner);
+}
+
+std::optional<SampleResult> prefill(const BoundRuntime& bound, BoundTimeline& bound_timeline, const Words& token_ids, bool wants_logits,
+                                    const Sampling* sampling, const CancelFlag* cancel) {
+  const auto runtime = runtime_of(bound, bound_timeline);
+  Timeline& timeline = bound_timeline.get();
+  const nb::gil_scoped_release release;
+  return runtime->prefill(timeline, span_of(token_ids), wants_logits, sampling, cancel);
+}
+
+std::vector<std::optional<SampleResult>> decode(const BoundRuntime& bound, const std::vector<BoundTimeline*>& bound_timelines,
+                                                const std::optional<std::vector<std::uint32_t>>& token_ids,
+                                                const std::optional<std::vector<const Sampling*>>& samplings) {
+  const auto runtime = bound.get();
+  std::vector<Timeline*> timelines;
+  for (BoundTimeline* timeline : bound_timelines) {
+    if (!timeline) throw std::invalid_argument("a step takes timelines, not None");
+    runtime_of(bound, *timeline);
+    timelines.push_back(&timeline->get());
+  }
+  const std::vector<const Sampling*> rows = samplings.value_or(std::vector<const Sampling*>(timelines.size(), nullptr));
+  const nb::gil_scoped_release release;
+  return runtime->decode(timelines, token_ids ? std::optional<std::span<const std::uint32_t>>(*token_ids) : std::nullopt, rows);
+}
+
+std::map<std::string, std::uint64_t> memory_bytes(const BoundRuntime& bound) {
+  const MemoryPlan& plan = bound.get()->memory();
+  return {{"weights", plan.weights_bytes},
+          {"activations", plan.activations_bytes},
+          {"state", plan.slots_bytes},
+          {"kv", plan.pages_bytes}};
+}
+
+std::map<std::string, std::uint64_t> load_report(const BoundRuntime& bound) {
+  const auto runtime = bound.get();
+  return {{"mapped_bytes", runtime->weights().mapped_bytes},
+          {"copied_bytes", runtime->weights().copied_bytes},
+          {"skipped_bytes", runtime->checkpoint().skipped_bytes()},
+          {"num_files", runtime->checkpoint().num_files()}};
+}
+
+std::map<std::string, std::uint32_t> stats_of(const ProgramStats& stats) {
+  return {{"dispatches", stats.dispatches}, {"levels", stats.levels}};
+}
+
+void bind_sampling(nb::module_& m) {
+  nb::class_<Sampling>(m, "Sampling", "How the next token is drawn. seed: 64 bits. bias: (token id, value) added to the logits.")
+      .def("__init__",
+           [](Sampling* self, float temperature, float top_p, std::uint32_t top_k, float min_p, float presence_penalty,
+              float frequency_penalty, float repetition_penalty, std::uint64_t seed, std::optional<std::uint32_t> logprobs,
+              const std::vector<std::pair<std::uint32_t, float>>& bias) {
+             new (self) Sampling(make_sampling(temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty,
+                                               repetition_penalty, seed, logprobs, bias));
+           },
+           nb::kw_only(), "temperature"_a = 0.0f, "top_p"_a = 1.0f, "top_k"_a = 0, "min_p"_a = 0.0f, "presence_penalty"_a = 0.0f,
+           "frequency_penalty"_a = 0.0f, "repetition_penalty"_a = 1.0f, "seed"_a = 0, "logprobs"_a = nb::none(),
+           "bias"_a = std::vector<std::pair<std::uint32_t, float>>{});
+
+  nb::class_<SampleResult>(m, "SampleResult", "A drawn token.")
+      .def_ro("token_id", &SampleResult::token_id)
+      .def_ro("logprob", &SampleResult::logprob, "Log-softmax of the raw logits, in nats; meaningful when logprobs were asked for.")
+      .def_prop_ro(
+          "top_logprobs",
+          [](const SampleResult& r) {
+            std::vector<std::pair<std::uint32_t, float>> top;
+            for (std::uint32_t i = 0; i < r.num_logprobs; ++i) top.emplace_back(r.top_ids[i], r.top_logprobs[i]);
+            return top;
+          },
+          "(token id, log-prob), most probable first.");
+}
+
+}  // namespace
+
+void bind_runtime(nb::module_& m) {
+  bind_sampling(m);
+
+  nb::class_<ModelConfig>(m, "ModelConfig", "Checked sizes of a model; lily.config makes it.")
+      .def("__init__",
+           [](ModelConfig* self, const std::string& family, const std::vector<std::string>& layer_types,
+              const std::map<std::string, std::uint32_t>& sizes, float rms_norm_eps, double rope_theta,
+              const std::unordered_map<std::string, std::uint32_t>& quantization) {
+             new (self) ModelConfig(make_config(family, layer_types, sizes, rms_norm_eps, rope_theta, quantization));
+           },
+           nb::kw_only(), "family"_a, "layer_types"_a, "sizes"_a, "rms_norm_eps"_a, "rope_theta"_a, "quantization"_a);
+
+  nb::class_<CancelFlag>(m, "CancelFlag", "Set from any thread to stop a running prefill between two layers.")
+      .def(nb::init<>())
+      .def("set", [](CancelFlag& flag) { flag.store(true); })
+      .def("is_set", [](const CancelFlag& flag) { return flag.load(); });
+
+  nb::class_<BoundTimeline>(m, "Timeline", "One sequence of tokens and its state.")
+      .def_prop_ro("num_tokens", [](BoundTimeline& t) { return t.get().num_tokens; })
+      .def_prop_ro("logits", &logits_view, nb::for_getter(nb::sig("def logits(self) -> numpy.typing.NDArray[numpy.float32]")),
+                   "float32 [vocab_size], read-only and without a copy: valid until the timeline's next step.")
+      .def("reset", [](BoundTimeline& t) { t.runtime()->reset(t.get()); }, nb::call_guard<nb::gil_scoped_release>())
+      .def(
+          "set_token_counts",
+          [](BoundTimeline& t, const std::vector<std::uint32_t>& prompt_ids, const std::vector<std::uint32_t>& output_ids) {
+            const auto runtime = t.runtime();
+            const nb::gil_scoped_release release;
+            runtime->set_token_counts(t.get(), prompt_ids, output_ids);
+          },
+          "prompt_ids"_a, "output_ids"_a, "Tokens that the penalties count; drawn tokens are added by the device.")
+      .def(
+          "set_token_mask",
+          [](BoundTimeline& t, const std::optional<Words>& mask) {
+            const auto runtime = t.runtime();
+            runtime->set_token_mask(t.get(), mask ? std::optional(span_of(*mask)) : std::nullopt);
+          },
+          "mask"_a = nb::none(), nb::sig("def set_token_mask(self, mask: numpy.typing.NDArray[numpy.uint32] | None = None) -> None"),
+          "uint32 [ceil(vocab_size / 32)]: bit v % 32 of word v // 32 says that token v may be drawn; None: all.")
+      .def("close", &BoundTimeline::close);
+
+  nb::class_<BoundRuntime>(m, "Runtime", "A loaded model.")
+      .def("__init__",
+           [](BoundRuntime* self, const std::string& folder, const ModelConfig& config, const std::string& device,
+              const std::string& dtype, std::optional<std::uint32_t> max_context, std::uint32_t model_context,
+              std::uint64_t memory_limit, std::uint32_t threads, const std::string& debug,
+              const std::optional<std::function<void(std::uint64_t, std::uint64_t)>>& progress) {
+             new (self) BoundRuntime(folder, config, {device, dtype, max_context, model_context, memory_limit, {threads, debug}}, progress);
+           },
+           "folder"_a, "config"_a, nb::kw_only(), "device"_a, "dtype"_a, "max_context"_a.none(), "model_context"_a = 0, "memory_limit"_a,
+           "threads"_a = 0, "debug"_a = "", "progress"_a = nb::none())
+      .def_prop_ro("device", [](const BoundRuntime& r) { return std::string(r.get()->device().name()); })
+      .def_prop_ro("device_description", [](const BoundRuntime& r) { return r.get()->device().description(); })
+      .def_prop_ro("max_context", [](const BoundRuntime& r) { return r.get()->memory().max_context; })
+      .def_prop_ro("max_timelines", [](const BoundRuntime& r) { return r.get()->memory().num_timelines; })
+      .def_prop_ro("max_chunk_tokens", [](const BoundRuntime&) { return kMaxChunkTokens; })
+      .def_prop_ro("max_step_rows", [](const BoundRuntime&) { return kMaxStepRows; })
+      .def_prop_ro("memory_bytes", &memory_bytes, "Planned bytes: weights, activations, state (slots), kv (pages).")
+      .def_prop_ro("load_report", &load_report)
+      .def("decode_stats", [](const BoundRuntime& r, std::uint32_t context) { return stats_of(r.get()->decode_stats(context)); },
+           "context"_a, "Dispatches and levels of one decoded token.")
+      .def("prefill_stats", [](const BoundRuntime& r, std::uint32_t rows) { return stats_of(r.get()->prefill_stats(rows)); }, "rows"_a,
+           "Dispatches and levels of one prefill chunk.")
+      .def("timeline", [](const BoundRuntime& r) { return std::make_unique<BoundTimeline>(r.get()); })
+      .def("prefill", &prefill, "timeline"_a, "token_ids"_a, nb::kw_only(), "wants_logits"_a, "sampling"_a.none() = nb::none(),
+           "cancel"_a.none() = nb::none(),
+           nb::sig("def prefill(self, timeline: Timeline, token_ids: numpy.typing.NDArray[numpy.uint32], *, wants_logits: bool, "
+                   "sampling: Sampling | None = None, cancel: CancelFlag | None = None) -> SampleResult | None"),
+           "Extends the timeline by one chunk of 1 to max_chunk_tokens tokens. On any error the timeline is as before.")
+      .def("decode", &decode, "timelines"_a, "token_ids"_a.none(), nb::kw_only(), "sampling"_a.none() = nb::none(),
+           nb::sig("def decode(self, timelines: collections.abc.Sequence[Timeline], token_ids: collections.abc.Sequence[int] | None, *, "
+                   "sampling: collections.abc.Sequence[Sampling | None] | None = None) -> list[SampleResult | None]"),
+           "Appends one token to each of up to max_step_rows timelines. Without token ids each continues with the token drawn last.")
+      .def("close", &BoundRuntime::close, "Frees the model's memory, once no view of its logits is left.");
+}
+
+}  // namespace lily

@@ -1,0 +1,84 @@
+#include "model/activations.h"
+
+#include <algorithm>
+
+namespace lily {
+namespace {
+
+constexpr std::uint64_t kRows = std::max(kMaxStepRows, kMaxChunkTokens);
+
+struct Part {
+  Tensor Activations::* tensor;
+  const char* name;
+  std::uint64_t length;  // in 4-byte elements
+};
+
+// Everything but the logits, whose size depends on the number of timelines.
+std::vector<Part> parts(const ModelConfig& c) {
+  using A = Activations;
+  const std::uint64_t k = c.num_experts_per_tok, value_heads = c.linear_num_value_heads;
+  const std::uint64_t query = std::uint64_t{c.num_attention_heads} * c.head_dim;
+  const std::uint64_t key_value = std::uint64_t{c.num_key_value_heads} * c.head_dim;
+  const std::uint64_t sample_blocks = (c.vocab_size + LILY_SAMPLE_BLOCK - 1) / LILY_SAMPLE_BLOCK;
+  return {
+      {&A::x, "x", kRows * c.hidden_size},
+      {&A::normed, "normed", kRows * c.hidden_size},
+      {&A::qkv, "qkv", kRows * c.conv_channels()},
+      {&A::z, "z", kRows * c.value_dim()},
+      {&A::ba, "ba", kRows * 2 * value_heads},
+      {&A::gdn_q, "gdn_q", kRows * c.key_dim()},
+      {&A::gdn_k, "gdn_k", kRows * c.key_dim()},
+      {&A::gdn_v, "gdn_v", kRows * c.value_dim()},
+      {&A::g, "g", kRows * value_heads},
+      {&A::beta, "beta", kRows * value_heads},
+      {&A::u, "u", kRows * c.value_dim()},
+      {&A::w, "w", kRows * value_heads * c.linear_key_head_dim},
+      {&A::qk, "qk", kRows * value_heads * kDeltaChunk},
+      {&A::decay, "decay", kRows * value_heads},
+      {&A::o, "o", kRows * c.value_dim()},
+      {&A::gated, "gated", kRows * c.value_dim()},
+      {&A::q, "q", kRows * query},
+      {&A::gate, "gate", kRows * query},
+      {&A::k, "k", kRows * key_value},
+      {&A::v, "v", kRows * key_value},
+      {&A::partial, "partial", std::uint64_t{kMaxStepRows} * c.num_attention_heads * kMaxSplits * (c.head_dim + 2)},
+      {&A::y, "y", kRows * query},
+      {&A::router_logits, "router_logits", kRows * c.num_experts},
+      {&A::shared_gate, "shared_gate", kRows},
+      {&A::topk_ids, "topk_ids", kRows * k},
+      {&A::topk_weights, "topk_weights", kRows * k},
+      {&A::order, "order", kRows * k},
+      {&A::blocks, "blocks", max_expert_blocks(c, kRows) * sizeof(ExpertBlock) / 4},
+      {&A::h, "h", kRows * k * c.moe_intermediate_size},
+      {&A::d, "d", kRows * k * c.hidden_size},
+      {&A::hs, "hs", kRows * c.shared_expert_intermediate_size},
+      {&A::s, "s", kRows * c.hidden_size},
+      {&A::adjusted, "adjusted", std::uint64_t{kMaxStepRows} * c.vocab_size},
+      {&A::sample_blocks, "sample_blocks", kMaxStepRows * sample_blocks * sizeof(SampleBlock) / 4},
+  };
+}
+
+}  // namespace
+
+Activations::Activations(Device& device, const ModelConfig& config, std::uint32_t num_timelines) {
+  for (const Part& part : parts(config)) {
+    this->*part.tensor = device.allocate(part.name, 4 * part.length, Memory::kPrivate);
+    bytes_ += 4 * part.length;
+  }
+  const std::uint64_t logits_bytes = std::uint64_t{4} * num_timelines * config.vocab_size;
+  logits = device.allocate("logits", logits_bytes, Memory::kShared);
+  bytes_ += logits_bytes;
+}
+
+std::uint64_t activation_bytes(const ModelConfig& config) {
+  std::uint64_t bytes = 0;
+  for (const Part& part : parts(config)) bytes += 4 * part.length;
+  return bytes;
+}
+
+std::uint32_t max_expert_blocks(const ModelConfig& config, std::uint32_t rows) {
+  const std::uint32_t assignments = rows * config.num_experts_per_tok;
+  return std::min(config.num_experts, assignments) + assignments / LILY_EXPERT_BLOCK;
+}
+
+}  // namespace lily

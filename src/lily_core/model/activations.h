@@ -1,0 +1,75 @@
+// What kernels pass to each other within a program, for up to `rows` rows. Both programs use the same buffers: they never run at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "device/device.h"
+#include "model/model_config.h"
+
+namespace lily {
+
+constexpr std::uint32_t kMaxStepRows = 8;
+constexpr std::uint32_t kMaxChunkTokens = 512;
+constexpr std::uint32_t kDeltaChunk = 64;  // tokens per chunk of the delta rule
+constexpr std::uint32_t kMaxSplits = 64;   // of the keys in decode attention
+
+using Tensor = std::unique_ptr<Buffer>;
+
+struct Activations {
+  Activations(Device& device, const ModelConfig& config, std::uint32_t num_timelines);
+
+  Tensor x;       // [rows, H] residual stream
+  Tensor normed;  // [rows, H]
+
+  Tensor qkv;    // [rows, C]
+  Tensor z;      // [rows, Hv, dv]
+  Tensor ba;     // [rows, 2, Hv]
+  Tensor gdn_q;  // [rows, Hk, dk]
+  Tensor gdn_k;  // [rows, Hk, dk]
+  Tensor gdn_v;  // [rows, Hv, dv]
+  Tensor g;      // [rows, Hv] log decay
+  Tensor beta;   // [rows, Hv]
+  Tensor u;      // [rows, Hv, dv]
+  Tensor w;      // [rows, Hv, dk]
+  Tensor qk;     // [rows, Hv, kDeltaChunk]
+  Tensor decay;  // [rows, Hv]
+  Tensor o;      // [rows, Hv, dv]
+  Tensor gated;  // [rows, Hv dv]
+
+  Tensor q;        // [rows, Hq, D]
+  Tensor gate;     // [rows, Hq, D]
+  Tensor k;        // [rows, Hkv, D]
+  Tensor v;        // [rows, Hkv, D]
+  Tensor partial;  // [kMaxStepRows, Hq, kMaxSplits, D + 2]
+  Tensor y;        // [rows, Hq, D]
+
+  Tensor router_logits;  // [rows, E]
+  Tensor shared_gate;    // [rows]
+  Tensor topk_ids;       // [rows, k]
+  Tensor topk_weights;   // [rows, k]
+  Tensor order;          // [rows k] assignments by expert
+  Tensor blocks;         // [max_expert_blocks(rows)]
+  Tensor h;              // [rows k, I]
+  Tensor d;              // [rows k, H]
+  Tensor hs;             // [rows, Is]
+  Tensor s;              // [rows, H]
+
+  Tensor logits;         // [timelines, V]
+  Tensor adjusted;       // [kMaxStepRows, V]
+  Tensor sample_blocks;  // [kMaxStepRows, ceil(V / LILY_SAMPLE_BLOCK)]
+
+  // All of them.
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  std::uint64_t bytes_ = 0;
+};
+
+// Bytes of the buffers above without those that grow with the number of timelines.
+std::uint64_t activation_bytes(const ModelConfig& config);
+
+// Blocks of the grouped expert products for a chunk of `rows` rows, sentinels included.
+std::uint32_t max_expert_blocks(const ModelConfig& config, std::uint32_t rows);
+
+}  // namespace lily

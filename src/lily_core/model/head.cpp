@@ -1,0 +1,26 @@
+#include "model/programs.h"
+#include "model/recorder.h"
+
+namespace lily {
+
+void record_head(Recorder& op, const Model& model, const Range& x, std::uint32_t rows) {
+  auto& [config, weights, state, a, io, rope, slots] = model;
+  const RowsArgs args{rows};
+  const std::uint32_t vocab = config.vocab_size;
+  op("lm_head", args, {io.step.buffer(), x, weights.norm, weights.lm_head, a.logits, io.flags.buffer()}, {vocab, rows});
+  op("sample_scan", args,
+     {io.step.buffer(), io.samples.buffer(), a.logits, io.counts.buffer(), io.bias.buffer(), io.mask.buffer(), a.adjusted,
+      a.sample_blocks},
+     {vocab, rows});
+  op("sample_pick", args,
+     {io.step.buffer(), io.samples.buffer(), a.logits, a.adjusted, a.sample_blocks, io.counts.buffer(), io.tokens.buffer(),
+      io.results.buffer()},
+     {rows});
+}
+
+Range expert_slots(const Model& model, std::uint32_t layer) {
+  const std::uint64_t length = std::uint64_t{4} * model.config.num_experts;
+  return {model.expert_slot.get(), layer * length, length};
+}
+
+}  // namespace lily

@@ -1,0 +1,41 @@
+// The two programs of the model, the same for every device (docs/design/kernels.md).
+#pragma once
+
+#include <cstdint>
+
+#include "device/device.h"
+#include "model/activations.h"
+#include "model/model_config.h"
+#include "model/state.h"
+#include "model/step_io.h"
+#include "model/weights.h"
+#include "program/program.h"
+
+namespace lily {
+
+// Everything that a program's dispatches bind.
+struct Model {
+  const ModelConfig& config;
+  Weights& weights;
+  State& state;
+  Activations& activations;
+  StepIo& io;
+  Tensor& rope;         // [rotary_dim / 2, 2] f32
+  Tensor& expert_slot;  // [layers, E] u32
+};
+
+// One step of `rows` rows whose positions are below `bucket`.
+Program decode_program(Device& device, const Model& model, std::uint32_t rows, std::uint32_t bucket);
+
+// One chunk of `rows` tokens of one timeline; a segment per layer, so the host may cancel in between. With `wants_logits` the last
+// row goes through the head and the sampler.
+Program prefill_program(Device& device, const Model& model, std::uint32_t rows, bool wants_logits);
+
+// The head and the sampler, for the last `rows` rows: shared by both programs. `x` is their residual stream.
+class Recorder;
+void record_head(Recorder& op, const Model& model, const Range& x, std::uint32_t rows);
+
+// Row `layer` of expert_slot.
+Range expert_slots(const Model& model, std::uint32_t layer);
+
+}  // namespace lily

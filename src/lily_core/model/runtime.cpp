@@ -1,0 +1,305 @@
+#include "model/runtime.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <set>
+#include <stdexcept>
+
+#include "error.h"
+
+namespace lily {
+namespace {
+
+constexpr std::uint32_t kMaxTimelines = 32;
+constexpr std::uint32_t kMinTimelines = 2;
+constexpr std::uint32_t kDefaultContext = 262'144;  // when neither the caller nor the model says a limit
+constexpr std::size_t kMaxPrograms = 24;
+
+std::uint32_t pages_for(std::uint64_t tokens) { return static_cast<std::uint32_t>((tokens + LILY_PAGE_TOKENS - 1) / LILY_PAGE_TOKENS); }
+
+// Positions of the step program's attention: 256, 512, 1024, …
+std::uint32_t bucket_for(std::uint32_t context) {
+  std::uint32_t bucket = LILY_PAGE_TOKENS;
+  while (bucket < context) bucket *= 2;
+  return bucket;
+}
+
+Tensor upload(Device& device, const char* name, const void* data, std::uint64_t length) {
+  Tensor tensor = device.allocate(name, length, Memory::kPrivate);
+  device.write({tensor.get(), 0, length}, data);
+  return tensor;
+}
+
+// Turns per position of each rotated pair, as two floats: a float alone is off by 0.006 rad at position 262,143.
+Tensor rope_table(Device& device, const ModelConfig& config) {
+  std::vector<float> table;
+  for (std::uint32_t j = 0; j < config.rotary_dim / 2; ++j) {
+    const double turns = std::pow(config.rope_theta, -2.0 * j / config.rotary_dim) / (2 * std::numbers::pi);
+    const auto high = static_cast<float>(turns);
+    table.push_back(high);
+    table.push_back(static_cast<float>(turns - high));
+  }
+  return upload(device, "rope", table.data(), table.size() * sizeof(float));
+}
+
+Tensor identity_slots(Device& device, const ModelConfig& config) {
+  std::vector<std::uint32_t> slots;
+  for (std::uint32_t layer = 0; layer < config.num_hidden_layers; ++layer)
+    for (std::uint32_t expert = 0; expert < config.num_experts; ++expert) slots.push_back(expert);
+  return upload(device, "expert_slot", slots.data(), slots.size() * sizeof(std::uint32_t));
+}
+
+}  // namespace
+
+Runtime::Recorded& Runtime::ProgramCache::get(const Key& key, const std::function<Recorded()>& record) {
+  const auto found = std::ranges::find(entries_, key, &std::pair<Key, Recorded>::first);
+  if (found != entries_.end()) {
+    entries_.splice(entries_.begin(), entries_, found);
+  } else {
+    entries_.emplace_front(key, record());
+    if (entries_.size() > kMaxPrograms) entries_.pop_back();
+  }
+  return entries_.front().second;
+}
+
+Runtime::Runtime(const std::string& folder, const ModelConfig& config, const RuntimeOptions& options, const LoadProgress& progress)
+    : config_(config), checkpoint_(folder) {
+  if (options.dtype != "float32")
+    throw std::invalid_argument("dtype \"" + options.dtype + "\" is not available on the " + options.device +
+                                " device; use \"float32\" or \"auto\"");
+  plan_ = plan_memory(options);
+  config_.max_pages = pages_for(plan_.max_context);
+  device_ = make_device(options.device, config_, options.device_options);
+  weights_ = load_weights(checkpoint_, config_, *device_, progress);
+  state_ = std::make_unique<State>(*device_, config_, plan_.num_timelines, 2 * plan_.num_timelines + 1, plan_.num_pages);
+  activations_ = std::make_unique<Activations>(*device_, config_, plan_.num_timelines);
+  io_ = std::make_unique<StepIo>(*device_, config_, plan_.num_timelines);
+  rope_ = rope_table(*device_, config_);
+  expert_slot_ = identity_slots(*device_, config_);
+  has_mask_.resize(plan_.num_timelines);
+}
+
+MemoryPlan Runtime::plan_memory(const RuntimeOptions& options) const {
+  MemoryPlan plan;
+  plan.weights_bytes = checkpoint_.remaining_bytes();
+  plan.activations_bytes = activation_bytes(config_);
+  const std::uint64_t model_context = options.model_context ? options.model_context : kDefaultContext;
+  const std::uint64_t page = page_bytes(config_), timeline = 2 * slot_bytes(config_) + step_io_bytes_per_timeline(config_);
+  const std::uint64_t fixed = plan.weights_bytes + plan.activations_bytes + slot_bytes(config_);
+  const std::uint64_t wanted_pages = pages_for(options.max_context.value_or(1));
+  const std::uint64_t required = fixed + kMinTimelines * timeline + wanted_pages * page;
+  if (required > options.memory_limit) {
+    const std::uint64_t least = fixed + kMinTimelines * timeline;
+    const std::uint64_t fitting = options.memory_limit > least ? (options.memory_limit - least) / page * LILY_PAGE_TOKENS : 0;
+    throw MemoryLimitError("loading the model", required, options.memory_limit, options.memory_limit,
+                           fitting ? "Use max_context=" + std::to_string(fitting) + " or less, or raise memory_limit."
+                                   : "Raise memory_limit to at least " + std::to_string(least + page) + " bytes.");
+  }
+  // State of more timelines takes up to a quarter of what is left; pages the rest, as far as anyone could use them.
+  const std::uint64_t rest = options.memory_limit - required;
+  plan.num_timelines = static_cast<std::uint32_t>(std::min<std::uint64_t>(kMaxTimelines, kMinTimelines + rest / 4 / timeline));
+  const std::uint64_t pages = wanted_pages + (rest - (plan.num_timelines - kMinTimelines) * timeline) / page;
+  plan.max_context = static_cast<std::uint32_t>(options.max_context.value_or(std::min(model_context, pages * LILY_PAGE_TOKENS)));
+  plan.num_pages = static_cast<std::uint32_t>(std::min<std::uint64_t>(pages, std::uint64_t{plan.num_timelines} * pages_for(plan.max_context)));
+  plan.activations_bytes += plan.num_timelines * step_io_bytes_per_timeline(config_);
+  plan.slots_bytes = (2 * plan.num_timelines + 1) * slot_bytes(config_);
+  plan.pages_bytes = plan.num_pages * page;
+  return plan;
+}
+
+Runtime::Recorded& Runtime::decode_recorded(std::uint32_t rows, std::uint32_t context) {
+  const std::uint32_t bucket = bucket_for(context);
+  return programs_.get({0, rows, bucket}, [&] {
+    Program program = decode_program(*device_, model(), rows, bucket);
+    Recorded recorded{device_->compile(program), {}};
+    recorded.stats = {program.num_dispatches(), program.num_levels()};
+    return recorded;
+  });
+}
+
+Runtime::Recorded& Runtime::prefill_recorded(std::uint32_t rows, bool wants_logits) {
+  return programs_.get({1, rows, wants_logits}, [&] {
+    Program program = prefill_program(*device_, model(), rows, wants_logits);
+    Recorded recorded{device_->compile(program), {}};
+    recorded.stats = {program.num_dispatches(), program.num_levels()};
+    return recorded;
+  });
+}
+
+ProgramStats Runtime::decode_stats(std::uint32_t context) {
+  const auto turn = take_turn();
+  return decode_recorded(1, context).stats;
+}
+
+ProgramStats Runtime::prefill_stats(std::uint32_t rows) {
+  const auto turn = take_turn();
+  return prefill_recorded(rows, true).stats;
+}
+
+Timeline Runtime::open() {
+  const auto turn = take_turn();
+  Timeline timeline = state_->open();
+  has_mask_[timeline.row] = false;
+  return timeline;
+}
+
+void Runtime::close(Timeline timeline) {
+  const std::lock_guard lock(closing_mutex_);
+  closing_.push_back(std::move(timeline));
+}
+
+std::unique_lock<std::mutex> Runtime::take_turn() {
+  std::unique_lock turn(mutex_);
+  const std::lock_guard lock(closing_mutex_);
+  for (Timeline& timeline : closing_) state_->close(timeline);
+  closing_.clear();
+  return turn;
+}
+
+void Runtime::reset(Timeline& timeline) {
+  const auto turn = take_turn();
+  state_->reset(timeline);
+}
+
+void Runtime::check_room(const Timeline& timeline, std::uint32_t num_tokens) const {
+  if (num_tokens > plan_.max_context - timeline.num_tokens)
+    throw std::invalid_argument(std::to_string(timeline.num_tokens) + " + " + std::to_string(num_tokens) +
+                                " tokens exceed the context of " + std::to_string(plan_.max_context));
+}
+
+void Runtime::check_token_ids(std::span<const std::uint32_t> token_ids) const {
+  for (const std::uint32_t id : token_ids)
+    if (id >= config_.vocab_size)
+      throw std::invalid_argument("token id " + std::to_string(id) + " is outside of the vocabulary of " +
+                                  std::to_string(config_.vocab_size));
+}
+
+void Runtime::write_step_row(std::uint32_t row, const Timeline& timeline, bool wants_logits, const Sampling* sampling) {
+  io_->step[row] = {.token_slot = timeline.row,
+                    .position = timeline.num_tokens,
+                    .slot_in = timeline.slot_in(),
+                    .slot_out = timeline.slot_out(),
+                    .page_row = timeline.row,
+                    .sample_row = sampling ? timeline.row : LILY_NO_SAMPLE,
+                    .timeline = timeline.row,
+                    .wants_logits = wants_logits};
+  if (!sampling) return;
+  if (sampling->bias.size() > kMaxBiasEntries)
+    throw std::invalid_argument("logit_bias has " + std::to_string(sampling->bias.size()) + " entries; at most " +
+                                std::to_string(kMaxBiasEntries) + " are supported");
+  SampleRow& sample = io_->samples[timeline.row];
+  sample = sampling->row;
+  sample.bias_begin = timeline.row * kMaxBiasEntries;
+  sample.bias_end = sample.bias_begin + static_cast<lily_u32>(sampling->bias.size());
+  sample.uses_mask = has_mask_[timeline.row];
+  sample.uses_counts = sample.presence_penalty != 0 || sample.frequency_penalty != 0 || sample.repetition_penalty != 1;
+  sample.token_slot = timeline.row;
+  std::ranges::copy(sampling->bias, io_->bias.rows().begin() + sample.bias_begin);
+}
+
+void Runtime::run(Recorded& recorded, const CancelFlag* cancel) {
+  io_->flags[0] = {};
+  for (std::uint32_t segment = 0; segment < recorded.executable->num_segments(); ++segment) {
+    if (cancel && cancel->load(std::memory_order_relaxed)) throw CancelledError();
+    device_->wait(device_->commit(*recorded.executable, segment));
+  }
+  if (io_->flags[0].nan)
+    throw DeviceError(std::string(device_->name()), "lm_head", "nan",
+                      "the logits hold NaN or infinity: the checkpoint's weights are damaged, or the device computed wrongly");
+  if (io_->flags[0].abort)
+    throw DeviceError(std::string(device_->name()), "experts_up", "missing_expert", "a chosen expert is not loaded");
+}
+
+std::optional<SampleResult> Runtime::result_of(const Timeline& timeline, const Sampling* sampling) {
+  if (!sampling) return std::nullopt;
+  const SampleResult result = io_->results[timeline.row];
+  if (result.token_id == LILY_NO_SAMPLE)
+    throw std::invalid_argument("no token may be drawn: logit_bias and the token mask forbid the whole vocabulary");
+  return result;
+}
+
+std::optional<SampleResult> Runtime::prefill(Timeline& timeline, std::span<const std::uint32_t> token_ids, bool wants_logits,
+                                             const Sampling* sampling, const CancelFlag* cancel) {
+  const auto turn = take_turn();
+  const auto count = static_cast<std::uint32_t>(token_ids.size());
+  if (token_ids.empty() || token_ids.size() > kMaxChunkTokens)
+    throw std::invalid_argument("a prefill chunk has 1 to " + std::to_string(kMaxChunkTokens) + " tokens, not " +
+                                std::to_string(token_ids.size()));
+  if (sampling && !wants_logits) throw std::invalid_argument("sampling needs the logits: wants_logits is false");
+  check_room(timeline, count);
+  check_token_ids(token_ids);
+  state_->reserve(timeline, timeline.num_tokens + count);
+  write_step_row(0, timeline, wants_logits, sampling);
+  std::ranges::copy(token_ids, io_->chunk.rows().begin());
+  timeline.has_token = false;
+  run(prefill_recorded(count, wants_logits), cancel);
+  const std::optional<SampleResult> result = result_of(timeline, sampling);
+  timeline.advance(count);
+  timeline.has_token = result.has_value();
+  return result;
+}
+
+std::vector<std::optional<SampleResult>> Runtime::decode(std::span<Timeline* const> timelines,
+                                                         std::optional<std::span<const std::uint32_t>> token_ids,
+                                                         std::span<const Sampling* const> samplings) {
+  const auto turn = take_turn();
+  const auto rows = static_cast<std::uint32_t>(timelines.size());
+  if (timelines.empty() || timelines.size() > kMaxStepRows)
+    throw std::invalid_argument("a step has 1 to " + std::to_string(kMaxStepRows) + " timelines, not " + std::to_string(timelines.size()));
+  if ((token_ids && token_ids->size() != rows) || samplings.size() != rows)
+    throw std::invalid_argument("timelines, token ids and samplings of a step differ in number");
+  if (std::set<Timeline*>(timelines.begin(), timelines.end()).size() != rows)
+    throw std::invalid_argument("a step takes each timeline once");
+  if (token_ids) check_token_ids(*token_ids);
+  if (!token_ids && !std::ranges::all_of(timelines, &Timeline::has_token))
+    throw std::invalid_argument("a step without token ids continues drawn tokens, but a timeline's last step drew none");
+  std::uint32_t context = 0;
+  for (std::uint32_t row = 0; row < rows; ++row) {
+    Timeline& timeline = *timelines[row];
+    check_room(timeline, 1);
+    state_->reserve(timeline, timeline.num_tokens + 1);
+    context = std::max(context, timeline.num_tokens + 1);
+  }
+  for (std::uint32_t row = 0; row < rows; ++row) {
+    write_step_row(row, *timelines[row], true, samplings[row]);
+    if (token_ids) io_->tokens[timelines[row]->row] = (*token_ids)[row];
+  }
+  for (Timeline* timeline : timelines) timeline->has_token = false;
+  run(decode_recorded(rows, context), nullptr);
+  std::vector<std::optional<SampleResult>> results;
+  for (std::uint32_t row = 0; row < rows; ++row) results.push_back(result_of(*timelines[row], samplings[row]));
+  for (std::uint32_t row = 0; row < rows; ++row) {
+    timelines[row]->advance(1);
+    timelines[row]->has_token = results[row].has_value();
+  }
+  return results;
+}
+
+void Runtime::set_token_counts(const Timeline& timeline, std::span<const std::uint32_t> prompt_ids,
+                               std::span<const std::uint32_t> output_ids) {
+  const auto turn = take_turn();
+  check_token_ids(prompt_ids);
+  check_token_ids(output_ids);
+  const auto counts = io_->counts.rows().subspan(std::size_t{timeline.row} * config_.vocab_size, config_.vocab_size);
+  std::ranges::fill(counts, 0);
+  for (const std::uint32_t id : prompt_ids) counts[id] |= LILY_COUNT_IN_PROMPT;
+  for (const std::uint32_t id : output_ids) ++counts[id];
+}
+
+void Runtime::set_token_mask(Timeline& timeline, std::optional<std::span<const std::uint32_t>> words) {
+  const auto turn = take_turn();
+  has_mask_[timeline.row] = words.has_value();
+  if (!words) return;
+  const std::size_t row_words = (config_.vocab_size + 31) / 32;
+  if (words->size() != row_words)
+    throw std::invalid_argument("a token mask has " + std::to_string(row_words) + " words of 32 tokens, not " + std::to_string(words->size()));
+  std::ranges::copy(*words, io_->mask.rows().begin() + std::ptrdiff_t(timeline.row * row_words));
+}
+
+const float* Runtime::logits(const Timeline& timeline) const {
+  return static_cast<const float*>(activations_->logits->contents()) + std::size_t{timeline.row} * config_.vocab_size;
+}
+
+}  // namespace lily

@@ -1,0 +1,142 @@
+// A loaded model that runs: timelines, prefill and decode. The boundary of the C++ side; no device type leaves it, policy is Python's.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "model/activations.h"
+#include "model/checkpoint.h"
+#include "model/model_config.h"
+#include "model/programs.h"
+#include "model/sampling.h"
+#include "model/state.h"
+#include "model/step_io.h"
+#include "model/weights.h"
+
+namespace lily {
+
+struct RuntimeOptions {
+  std::string device = "cpu";
+  std::string dtype = "float32";
+  std::optional<std::uint32_t> max_context;  // tokens; none: what fits, at most the model's limit
+  std::uint32_t model_context = 0;           // the model's own limit; 0: unknown
+  std::uint64_t memory_limit = 0;            // bytes, for weights, state and everything else
+  DeviceOptions device_options;
+};
+
+// The caller set a CancelFlag. What was computed is lost, the timeline is as before the call.
+struct CancelledError : std::runtime_error {
+  CancelledError() : std::runtime_error("cancelled") {}
+};
+
+using CancelFlag = std::atomic<bool>;
+
+struct MemoryPlan {
+  std::uint64_t weights_bytes = 0;
+  std::uint64_t activations_bytes = 0;  // and tables of the step
+  std::uint64_t slots_bytes = 0;
+  std::uint64_t pages_bytes = 0;
+  std::uint32_t num_timelines = 0;
+  std::uint32_t num_pages = 0;
+  std::uint32_t max_context = 0;
+};
+
+struct ProgramStats {
+  std::uint32_t dispatches = 0;
+  std::uint32_t levels = 0;
+};
+
+// Member functions may be called from any thread, one at a time: they take turns.
+class Runtime {
+ public:
+  // Throws CheckpointError, MemoryLimitError (before anything large is allocated) or DeviceError.
+  Runtime(const std::string& folder, const ModelConfig& config, const RuntimeOptions& options, const LoadProgress& progress);
+
+  const ModelConfig& config() const { return config_; }
+  Device& device() { return *device_; }
+  const MemoryPlan& memory() const { return plan_; }
+  const Weights& weights() const { return weights_; }
+  const Checkpoint& checkpoint() const { return checkpoint_; }
+
+  Timeline open();
+  // Gives the timeline's memory back, at the latest when the next call starts: never waits for a running one.
+  void close(Timeline timeline);
+  void reset(Timeline& timeline);
+
+  // Extends the timeline by one chunk of 1 to kMaxChunkTokens tokens. With `wants_logits` the logits after the last one are
+  // computed, and with `sampling` the next token is drawn. Throws std::invalid_argument for wrong lengths or token ids,
+  // MemoryLimitError, DeviceError or CancelledError; then the timeline is as before.
+  std::optional<SampleResult> prefill(Timeline& timeline, std::span<const std::uint32_t> token_ids, bool wants_logits,
+                                      const Sampling* sampling, const CancelFlag* cancel);
+  // Appends one token to each timeline, computes its logits and, where `samplings` says how, draws the next one. Without token ids
+  // each timeline continues with the token drawn last. Errors as above; then every timeline is as before.
+  std::vector<std::optional<SampleResult>> decode(std::span<Timeline* const> timelines,
+                                                  std::optional<std::span<const std::uint32_t>> token_ids,
+                                                  std::span<const Sampling* const> samplings);
+
+  // Tokens for the penalties, and which tokens may be drawn (one bit each, none: all): per timeline, until set again.
+  void set_token_counts(const Timeline& timeline, std::span<const std::uint32_t> prompt_ids, std::span<const std::uint32_t> output_ids);
+  void set_token_mask(Timeline& timeline, std::optional<std::span<const std::uint32_t>> words);
+
+  // Logits after the timeline's last token, [V] f32; overwritten by its next step.
+  const float* logits(const Timeline& timeline) const;
+
+  // Dispatches and levels of the step program of one row at a context, and of the prefill program of a full chunk.
+  ProgramStats decode_stats(std::uint32_t context);
+  ProgramStats prefill_stats(std::uint32_t rows);
+
+ private:
+  struct Recorded {
+    std::unique_ptr<Executable> executable;
+    ProgramStats stats;
+  };
+  // Programs ready to replay, the latest used first. Few shapes recur: step buckets, full chunks, last pieces of prompts.
+  class ProgramCache {
+   public:
+    using Key = std::array<std::uint32_t, 3>;
+    Recorded& get(const Key& key, const std::function<Recorded()>& record);
+
+   private:
+    std::list<std::pair<Key, Recorded>> entries_;
+  };
+
+  MemoryPlan plan_memory(const RuntimeOptions& options) const;
+  Recorded& decode_recorded(std::uint32_t rows, std::uint32_t context);
+  Recorded& prefill_recorded(std::uint32_t rows, bool wants_logits);
+  Model model() { return {config_, weights_, *state_, *activations_, *io_, rope_, expert_slot_}; }
+
+  std::unique_lock<std::mutex> take_turn();  // and close what was given to close() meanwhile
+  void check_room(const Timeline& timeline, std::uint32_t num_tokens) const;
+  void check_token_ids(std::span<const std::uint32_t> token_ids) const;
+  void write_step_row(std::uint32_t row, const Timeline& timeline, bool wants_logits, const Sampling* sampling);
+  void run(Recorded& recorded, const CancelFlag* cancel);
+  std::optional<SampleResult> result_of(const Timeline& timeline, const Sampling* sampling);
+
+  std::mutex mutex_;
+  std::mutex closing_mutex_;
+  std::vector<Timeline> closing_;
+  ModelConfig config_;
+  Checkpoint checkpoint_;  // outlives the weights, which may be mapped
+  MemoryPlan plan_;
+  std::unique_ptr<Device> device_;
+  Weights weights_;
+  std::unique_ptr<State> state_;
+  std::unique_ptr<Activations> activations_;
+  std::unique_ptr<StepIo> io_;
+  Tensor rope_;
+  Tensor expert_slot_;
+  std::vector<bool> has_mask_;  // [timelines]
+  ProgramCache programs_;
+};
+
+}  // namespace lily
