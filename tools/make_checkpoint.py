@@ -2,7 +2,7 @@
 
 Each value depends on its tensor's name and its position alone, so no random generator can change it. Layout `hf` holds
 bfloat16 tensors under the Hugging Face names, with a multi-token-prediction block; layout `mlx` holds the same weights
-quantised as mlx-lm does it, with the traps of real files: data that starts at an odd byte, negative scales, a vision tensor.
+quantised as mlx-lm does it, with the traps of real files: data at an odd byte, negative scales, a vision tensor.
 
     python -m tools.make_checkpoint FOLDER --model qwen3_5_moe --layout mlx --size nano
 """
@@ -102,7 +102,10 @@ def widen(array: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def quantize(w: NDArray[Any], bits: int, dtype: str = "BF16") -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Affine codes in groups of 64 along the last axis: words [.., columns * bits / 32] u32, scales, biases [.., columns / 64]."""
+    """Affine codes in groups of 64 along the last axis.
+
+    Returns words [.., columns * bits / 32] u32, scales and biases [.., columns / 64].
+    """
     groups = w.reshape(*w.shape[:-1], -1, GROUP_SIZE).astype(np.float64)
     low, high, top = groups.min(-1), groups.max(-1), 2**bits - 1
     flip = np.abs(high) > np.abs(low)  # anchored at the larger end: half of the scales are negative
@@ -188,7 +191,7 @@ def hugging_face_tensors(model: str, s: Size) -> Tensors:
 
 
 def mlx_names(model: str, hugging_face: Tensors) -> Iterator[tuple[str, NDArray[np.uint16]]]:
-    """The same weights as mlx-lm names and shapes them, not yet quantised: gains 1 + w, experts stacked, no mtp block."""
+    """The same weights as mlx-lm names and shapes them, not yet quantised: gains 1 + w, experts stacked, no mtp."""
     for name, bits in hugging_face.items():
         if name.startswith("mtp."):
             continue
@@ -309,7 +312,7 @@ def save_shards(folder: Path, tensors: Tensors, kind: str, *, shards: int, start
         save_safetensors(folder / "model.safetensors", tensors, kind, start=start)
         return
     names = list(tensors)
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for i in range(shards):
         part = names[len(names) * i // shards : len(names) * (i + 1) // shards]
         file = f"model-{i + 1:05}-of-{shards:05}.safetensors"
@@ -334,17 +337,15 @@ def make(
 
     aligned: start the data of MLX files at a multiple of 8 instead of an odd byte (Hugging Face files always do).
     shards: number of files; more than one get a model.safetensors.index.json.
-    bits: pattern of MLX module paths -> 4 or 8, over DEFAULT_BITS, e.g. {"*": 8, "*.switch_mlp.*": 4}; the last match counts.
-    dtypes: pattern -> BF16, F16 or F32, for the scales and biases of MLX modules (by module path) and for vectors (by name).
+    bits: pattern of MLX module paths -> 4 or 8, the last match counts; without "*" they come on top of DEFAULT_BITS.
+    dtypes: pattern -> BF16, F16 or F32, of scales and biases of MLX modules (by module path) and of vectors (by name).
     """
     folder, s = Path(folder), SIZES[size]
     folder.mkdir(parents=True, exist_ok=True)
     config, tensors = config_of(model, s), hugging_face_tensors(model, s)
     if layout == "mlx":
-        overrides = bits or {}
-        rules = DEFAULT_BITS if "*" not in overrides else {}
-        tensors, quantization = mlx_tensors(model, tensors, {**rules, **overrides}, {"*": "BF16", **(dtypes or {})})
-        config["quantization"] = quantization
+        rules = {**DEFAULT_BITS, **(bits or {})} if bits is None or "*" not in bits else bits
+        tensors, config["quantization"] = mlx_tensors(model, tensors, rules, {"*": "BF16", **(dtypes or {})})
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [s.vocab - 1, s.vocab - 2]}))
     start = 3 if layout == "mlx" and not aligned else 0

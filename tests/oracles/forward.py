@@ -51,8 +51,8 @@ class Checkpoint:
     def layer_types(self) -> list[str]:
         c = self.config
         interval = c.get("full_attention_interval", 4)
-        by_interval = ["linear_attention" if (i + 1) % interval else "full_attention" for i in range(c["num_hidden_layers"])]
-        return c.get("layer_types") or by_interval
+        layers = range(1, c["num_hidden_layers"] + 1)
+        return c.get("layer_types") or ["linear_attention" if i % interval else "full_attention" for i in layers]
 
     def raw(self, name: str, part: int | slice | None = None) -> NDArray[Any]:
         """The stored array, BF16 widened to float32; `part` picks an index or a slice of the first axis."""
@@ -74,11 +74,11 @@ class Checkpoint:
         codes = (words[..., None] >> (np.arange(32 // bits, dtype=np.uint32) * bits)) & (2**bits - 1)
         codes = codes.reshape(*scales.shape, group_size).astype(np.float64)
         w = codes * scales[..., None].astype(np.float64) + biases[..., None].astype(np.float64)
-        return w.reshape(*scales.shape[:-1], -1)
+        return np.asarray(w.reshape(*scales.shape[:-1], -1))
 
 
 def sigmoid(x: Array) -> Array:
-    return np.exp(-np.logaddexp(0.0, -x))
+    return np.asarray(np.exp(-np.logaddexp(0.0, -x)))
 
 
 def silu(x: Array) -> Array:
@@ -86,12 +86,12 @@ def silu(x: Array) -> Array:
 
 
 def rms_norm(x: Array, gain: Array, eps: float) -> Array:
-    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * gain
+    return np.asarray(x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * gain)
 
 
 def l2_norm(x: Array) -> Array:
     """x / |x| with eps added to the sum, not to the mean."""
-    return x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6)
+    return np.asarray(x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6))
 
 
 def delta_rule_steps(q: Array, k: Array, v: Array, g: Array, beta: Array) -> tuple[Array, Array]:
@@ -147,7 +147,8 @@ def delta_net_inputs(ck: Checkpoint, name: str, x: Array) -> tuple[Array, Array,
 
 def gated_delta_net(ck: Checkpoint, name: str, x: Array, chunk_size: int, trace: Trace) -> Array:
     c, T = ck.config, len(x)
-    Hk, Hv, dk, dv = (c[f"linear_{part}"] for part in ("num_key_heads", "num_value_heads", "key_head_dim", "value_head_dim"))
+    Hk, Hv = c["linear_num_key_heads"], c["linear_num_value_heads"]
+    dk, dv = c["linear_key_head_dim"], c["linear_value_head_dim"]
     qkv, z, b, a = delta_net_inputs(ck, name, x)
     taps = ck.vector(f"{name}.conv1d.weight").reshape(qkv.shape[-1], -1)  # [C, 4], the last one is for the newest row
     n = taps.shape[1]
@@ -185,7 +186,7 @@ def attention(ck: Checkpoint, name: str, x: Array) -> Array:
     k, v = np.repeat(k, Hq // Hkv, 1), np.repeat(v, Hq // Hkv, 1)  # query head h reads KV head h // (Hq / Hkv)
     scores = np.einsum("thd,shd->hts", q, k) * D**-0.5 + np.triu(np.full((T, T), -np.inf), 1)
     p = np.exp(scores - scores.max(-1, keepdims=True))
-    o = np.einsum("hts,shd->thd", p / p.sum(-1, keepdims=True), v)
+    o: Array = np.einsum("hts,shd->thd", p / p.sum(-1, keepdims=True), v)
     return (o * sigmoid(gate)).reshape(T, -1) @ ck.weight(f"{name}.o_proj").T
 
 
@@ -214,8 +215,8 @@ def forward(
 ) -> Array:
     """Logits [T, vocab_size] of every position.
 
-    chunk_size: tokens per chunk of the delta rule; 0 goes token by token. `trace(name, array)` is called with the module
-    path and intermediate results: `.router_logits`, `.topk_ids`, `.conv_state`, `.recurrent_state`, and `.out` of a layer.
+    chunk_size: tokens per chunk of the delta rule; 0 goes token by token. `trace(name, array)` is called with the
+    intermediate results of each layer: `.router_logits`, `.topk_ids`, `.conv_state`, `.recurrent_state` and `.out`.
     """
     ck = folder if isinstance(folder, Checkpoint) else Checkpoint(folder)
     eps = ck.config["rms_norm_eps"]

@@ -1,0 +1,406 @@
+"""The configuration of a checkpoint: read from its JSON files and checked before any weight is touched."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, NoReturn, TypedDict, TypeGuard, cast
+
+from lily.errors import CheckpointError
+
+LayerType = Literal["linear_attention", "full_attention"]
+
+GROUP_SIZE = 64
+MAX_SIZE = 2**31 - 1  # sizes are 32-bit on devices
+FAMILIES = {"qwen3_5_moe": "qwen3_5_moe_text", "qwen3_next": "qwen3_next"}  # model_type -> that of the sizes
+QUANTIZATION = f"affine, 4 or 8 bits, group_size {GROUP_SIZE}"
+
+
+def convert_command(folder: str | Path) -> str:
+    """The command that makes a checkpoint which lily reads, from a folder of original weights."""
+    return f"mlx_lm.convert --hf-path {folder} -q --q-bits 4 --q-group-size 64"
+
+
+CONVERT_AGAIN = f"Convert the original weights again: {convert_command('FOLDER')}"
+
+
+class CoreArguments(TypedDict):
+    """Keyword arguments of `_core.ModelConfig`."""
+
+    family: str
+    layer_types: tuple[LayerType, ...]
+    sizes: dict[str, int]
+    rms_norm_eps: float
+    rope_theta: float
+    quantization: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """What a model is made of, under the names of its config.json. `engine.config` is one.
+
+    Sizes count elements, heads, experts, layers or tokens. `layer_types` has one entry per layer.
+    `max_position_embeddings` is the longest context that the model was made for, in tokens; None when the checkpoint
+    does not say. `quantization` maps module paths to bits per weight, and "" to those of the modules not named.
+    `stop_token_ids` end a generation. `sampling_defaults` holds what generation_config.json sets of temperature, top_p,
+    top_k, min_p and repetition_penalty.
+    """
+
+    model_type: str
+    hidden_size: int
+    num_hidden_layers: int
+    layer_types: tuple[LayerType, ...]
+    vocab_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    partial_rotary_factor: float
+    rope_theta: float
+    linear_num_key_heads: int
+    linear_num_value_heads: int
+    linear_key_head_dim: int
+    linear_value_head_dim: int
+    linear_conv_kernel_dim: int
+    num_experts: int
+    num_experts_per_tok: int
+    moe_intermediate_size: int
+    shared_expert_intermediate_size: int
+    rms_norm_eps: float
+    max_position_embeddings: int | None
+    quantization: Mapping[str, int]
+    stop_token_ids: tuple[int, ...]
+    sampling_defaults: Mapping[str, float | int]
+
+    @property
+    def rotary_dim(self) -> int:
+        """Elements of a head that rotate: head_dim * partial_rotary_factor."""
+        return round(self.head_dim * self.partial_rotary_factor)
+
+    def core_arguments(self) -> CoreArguments:
+        """Keyword arguments of `_core.ModelConfig`; the sizes bear the names of `ModelConstants` in lily_args.h."""
+        same_names = (
+            *("hidden_size", "vocab_size", "num_attention_heads", "num_key_value_heads", "head_dim", "rotary_dim"),
+            *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"),
+            *("linear_conv_kernel_dim", "num_experts", "num_experts_per_tok", "moe_intermediate_size"),
+            "shared_expert_intermediate_size",
+        )
+        return {
+            "family": self.model_type,
+            "layer_types": self.layer_types,
+            "sizes": {
+                **{name: getattr(self, name) for name in same_names},
+                "num_attention_layers": self.layer_types.count("full_attention"),
+                "num_linear_layers": self.layer_types.count("linear_attention"),
+            },
+            "rms_norm_eps": self.rms_norm_eps,
+            "rope_theta": self.rope_theta,
+            "quantization": dict(self.quantization),
+        }
+
+
+class Fields:
+    """A JSON object of a file, read field by field; what is wrong is refused by name."""
+
+    def __init__(self, path: Path, values: Mapping[str, object], prefix: str = "") -> None:
+        self.path = path
+        self.values = values
+        self.prefix = prefix
+
+    def refuse(self, name: str, expected: str, *, found: str | None = None, fix: str = "") -> NoReturn:
+        field = self.prefix + name
+        if found is None:
+            found = _shown(self.values[name]) if name in self.values else "nothing"
+        text = f"{self.path}: field {field}: expected {expected}, found {found}" + (f". {fix}" if fix else "")
+        raise CheckpointError(text, path=str(self.path), field=field, expected=expected, found=found)
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not null."""
+        return self.values.get(name) is not None
+
+    def section(self, name: str) -> Fields:
+        value = self.values.get(name)
+        if not isinstance(value, dict):
+            self.refuse(name, "an object")
+        return Fields(self.path, value, f"{self.prefix}{name}.")
+
+    def size(self, name: str, default: int | None = None, *, multiple_of: int = 1) -> int:
+        """A whole number from 1 to 2^31 - 1."""
+        value = self.values.get(name, default)
+        expected = "a whole number >= 1" if multiple_of == 1 else f"a multiple of {multiple_of}"
+        if not _is_int(value) or not 1 <= value <= MAX_SIZE or value % multiple_of:
+            self.refuse(name, expected)
+        return value
+
+    def positive(self, name: str) -> float:
+        """A finite number > 0."""
+        value = self.values.get(name)
+        if not _is_number(value) or not 0 < value <= sys.float_info.max:
+            self.refuse(name, "a finite number > 0")
+        return float(value)
+
+    def require(self, name: str, *allowed: object) -> None:
+        """Refuses a field that is there with another value than those allowed. Absent and null mean the default."""
+        value = self.values.get(name)
+        if value is not None and not any(type(value) is type(a) and value == a for a in allowed):
+            self.refuse(name, " or ".join(_shown(a) for a in allowed))
+
+    def token_ids(self, name: str, vocab_size: int) -> list[int]:
+        """A token id, a list of them, or nothing."""
+        value = self.values.get(name)
+        listed: list[object] = value if isinstance(value, list) else [] if value is None else [value]
+        ids = [i for i in listed if _is_int(i) and 0 <= i < vocab_size]
+        if len(ids) != len(listed):
+            self.refuse(name, f"token ids from 0 to {vocab_size - 1}")
+        return ids
+
+
+def load_config(folder: str | Path) -> ModelConfig:
+    """Reads config.json, and generation_config.json, tokenizer_config.json and tokenizer.json as far as they exist.
+
+    Raises CheckpointError naming file and field, with what was expected and found, for anything outside the two model
+    families or outside what lily computes exactly.
+    """
+    folder = Path(folder)
+    top = _read(folder / "config.json")
+    if top is None:
+        raise CheckpointError(
+            f"{folder}: the folder has no config.json", path=str(folder), expected="config.json", found="nothing"
+        )
+    top.require("model_type", *FAMILIES)
+    if not top.has("model_type"):
+        top.refuse("model_type", " or ".join(FAMILIES))
+    model_type = cast(str, top.values["model_type"])
+    text = top if model_type == "qwen3_next" else top.section("text_config")
+    text.require("model_type", FAMILIES[model_type])
+
+    _refuse_other_models(model_type, top, text)
+    theta, rotary_factor = _rope(text)
+    num_layers = text.size("num_hidden_layers")
+    config = ModelConfig(
+        model_type=model_type,
+        hidden_size=text.size("hidden_size", multiple_of=GROUP_SIZE),
+        num_hidden_layers=num_layers,
+        layer_types=_layer_types(text, num_layers),
+        vocab_size=text.size("vocab_size"),
+        num_attention_heads=text.size("num_attention_heads"),
+        num_key_value_heads=text.size("num_key_value_heads"),
+        head_dim=text.size("head_dim", multiple_of=GROUP_SIZE),
+        partial_rotary_factor=rotary_factor,
+        rope_theta=theta,
+        linear_num_key_heads=text.size("linear_num_key_heads"),
+        linear_num_value_heads=text.size("linear_num_value_heads"),
+        linear_key_head_dim=text.size("linear_key_head_dim", multiple_of=GROUP_SIZE),
+        linear_value_head_dim=text.size("linear_value_head_dim", multiple_of=GROUP_SIZE),
+        linear_conv_kernel_dim=text.size("linear_conv_kernel_dim"),
+        num_experts=text.size("num_experts"),
+        num_experts_per_tok=text.size("num_experts_per_tok"),
+        moe_intermediate_size=text.size("moe_intermediate_size", multiple_of=GROUP_SIZE),
+        shared_expert_intermediate_size=text.size("shared_expert_intermediate_size", multiple_of=GROUP_SIZE),
+        rms_norm_eps=text.positive("rms_norm_eps"),
+        max_position_embeddings=_max_positions(text),
+        quantization=MappingProxyType(_quantization(top)),
+        stop_token_ids=_stop_token_ids(folder, top, text),
+        sampling_defaults=MappingProxyType(_sampling_defaults(folder)),
+    )
+    _check_heads(text, config)
+    return config
+
+
+def _refuse_other_models(model_type: str, top: Fields, text: Fields) -> None:
+    for fields in (top, text):
+        fields.require("tie_word_embeddings", False)
+    text.require("hidden_act", "silu")
+    text.require("attention_bias", False)
+    text.require("attn_output_gate", True)
+    text.require("use_sliding_window", False)
+    text.require("decoder_sparse_step", 1)
+    text.require("mlp_only_layers", [])
+    text.require("norm_topk_prob", True)
+    if model_type == "qwen3_next" and not text.has("norm_topk_prob"):
+        text.refuse("norm_topk_prob", "true", fix="Engines disagree on its default, so it must be there")
+
+
+def _check_heads(text: Fields, c: ModelConfig) -> None:
+    if c.num_attention_heads % c.num_key_value_heads:
+        text.refuse("num_key_value_heads", f"a divisor of num_attention_heads, {c.num_attention_heads}")
+    if c.linear_num_value_heads != 2 * c.linear_num_key_heads:
+        text.refuse("linear_num_value_heads", f"2 * linear_num_key_heads, {2 * c.linear_num_key_heads}")
+    if c.linear_value_head_dim != c.linear_key_head_dim:
+        text.refuse("linear_value_head_dim", f"linear_key_head_dim, {c.linear_key_head_dim}")
+    if c.linear_conv_kernel_dim != 4:
+        text.refuse("linear_conv_kernel_dim", "4")
+    if c.num_experts_per_tok > c.num_experts:
+        text.refuse("num_experts_per_tok", f"at most num_experts, {c.num_experts}")
+    rotary = c.head_dim * c.partial_rotary_factor
+    if rotary != c.rotary_dim or c.rotary_dim % 2 or not 2 <= c.rotary_dim <= c.head_dim:
+        # The factor may lie in rope_parameters, but its name is the same.
+        found = f"{c.partial_rotary_factor} * {c.head_dim}"
+        text.refuse("partial_rotary_factor", f"a factor that makes an even part of head_dim, {c.head_dim}", found=found)
+
+
+def _layer_types(text: Fields, num_layers: int) -> tuple[LayerType, ...]:
+    if not text.has("layer_types"):
+        interval = text.size("full_attention_interval", 4)
+        return tuple("linear_attention" if (i + 1) % interval else "full_attention" for i in range(num_layers))
+    types = text.values["layer_types"]
+    allowed = ("linear_attention", "full_attention")
+    if not isinstance(types, list) or len(types) != num_layers or not all(t in allowed for t in types):
+        text.refuse("layer_types", f"a list of {num_layers} (num_hidden_layers) of {' or '.join(allowed)}")
+    return tuple(types)
+
+
+def _rope(text: Fields) -> tuple[float, float]:
+    """(rope_theta, partial_rotary_factor), from `rope_parameters` in newer files, else from the fields beside it."""
+    rope = text.section("rope_parameters") if text.has("rope_parameters") else text
+    if text.has("rope_scaling"):
+        _require_default_rope(text.section("rope_scaling"))
+    if rope is not text:
+        _require_default_rope(rope)
+        for name in ("rope_theta", "partial_rotary_factor"):
+            if rope.has(name) and text.has(name) and rope.positive(name) != text.positive(name):
+                rope.refuse(name, f"the same as {text.prefix}{name}, {text.values[name]}")
+    theta, factor = (rope if rope.has(name) else text for name in ("rope_theta", "partial_rotary_factor"))
+    has_factor = factor.has("partial_rotary_factor")
+    return theta.positive("rope_theta"), factor.positive("partial_rotary_factor") if has_factor else 0.25
+
+
+def _require_default_rope(rope: Fields) -> None:
+    for name in ("rope_type", "type"):  # MLX conversions rename the one to the other
+        rope.require(name, "default")
+    if rope.has("factor"):
+        rope.refuse("factor", "nothing: scaled rope is not supported")
+
+
+def _max_positions(text: Fields) -> int | None:
+    """None when the file gives no limit: absent, null or 0."""
+    value = text.values.get("max_position_embeddings")
+    if value is None or (_is_int(value) and value == 0):
+        return None
+    return text.size("max_position_embeddings")
+
+
+def _quantization(top: Fields) -> dict[str, int]:
+    """Bits by module path; "" holds those of the modules that the file does not name."""
+    names = [name for name in ("quantization", "quantization_config") if top.has(name)]
+    if not names:
+        top.refuse("quantization", QUANTIZATION, fix=f"Convert the weights: {convert_command(top.path.parent)}")
+    if len(names) == 2 and top.values[names[0]] != top.values[names[1]]:
+        top.refuse(names[1], "the same as quantization", found="something else")
+    rules = top.section(names[0])
+    if rules.has("quant_method"):
+        rules.refuse("quant_method", f"MLX weights, {QUANTIZATION}", fix=CONVERT_AGAIN)
+    bits = {"": _bits(rules)}
+    for name, rule in rules.values.items():
+        if name in ("bits", "group_size", "mode") or name.startswith("vision_tower."):
+            continue
+        if not isinstance(rule, dict):
+            rules.refuse(name, f"an object with {QUANTIZATION}")
+        bits[name] = _bits(rules.section(name))
+    return bits
+
+
+def _bits(rule: Fields) -> int:
+    for name, allowed in (("bits", (4, 8)), ("group_size", (GROUP_SIZE,))):
+        value = rule.values.get(name)
+        if not _is_int(value) or value not in allowed:
+            rule.refuse(name, " or ".join(map(str, allowed)), fix=CONVERT_AGAIN)
+    if rule.values.get("mode", "affine") != "affine":
+        rule.refuse("mode", '"affine"', fix=CONVERT_AGAIN)
+    return cast(int, rule.values["bits"])
+
+
+def _stop_token_ids(folder: Path, top: Fields, text: Fields) -> tuple[int, ...]:
+    """Union of eos_token_id of generation_config.json and config.json, and the id of the tokenizer's eos_token."""
+    vocab_size = text.size("vocab_size")
+    generation = _read(folder / "generation_config.json")
+    ids: list[int] = []
+    for fields in (generation, top, text):
+        if fields is not None:
+            ids += fields.token_ids("eos_token_id", vocab_size)
+    ids += _eos_token_ids(folder, vocab_size)
+    if not ids:
+        top.refuse("eos_token_id", "a token id, here or in generation_config.json, or the tokenizer's eos_token")
+    return tuple(dict.fromkeys(ids))
+
+
+def _eos_token_ids(folder: Path, vocab_size: int) -> list[int]:
+    """The id of tokenizer_config.json's eos_token, looked up among the added tokens; nothing when it names none."""
+    tokenizer = _read(folder / "tokenizer_config.json")
+    if tokenizer is None or not tokenizer.has("eos_token"):
+        return []
+    eos = tokenizer.values["eos_token"]
+    token = eos.get("content") if isinstance(eos, dict) else eos
+    if not isinstance(token, str):
+        tokenizer.refuse("eos_token", "a token's text")
+    for content, token_id in _added_tokens(folder, tokenizer):
+        if content == token and _is_int(token_id) and 0 <= token_id < vocab_size:
+            return [token_id]
+    tokenizer.refuse("eos_token", f"one of the added tokens, with an id below {vocab_size}")
+
+
+def _added_tokens(folder: Path, tokenizer: Fields) -> Iterable[tuple[object, object]]:
+    """(text, id) of the added tokens: of tokenizer_config.json, then of tokenizer.json, where newer files have them."""
+    if tokenizer.has("added_tokens_decoder"):
+        for key, entry in tokenizer.section("added_tokens_decoder").values.items():
+            if isinstance(entry, dict) and key.isascii() and key.isdigit():
+                yield entry.get("content"), int(key)
+    full = _read(folder / "tokenizer.json")
+    added = full.values.get("added_tokens") if full is not None else None
+    for entry in added if isinstance(added, list) else []:
+        if isinstance(entry, dict):
+            yield entry.get("content"), entry.get("id")
+
+
+def _sampling_defaults(folder: Path) -> dict[str, float | int]:
+    generation = _read(folder / "generation_config.json")
+    if generation is None:
+        return {}
+    generation.require("do_sample", True, False)
+    largest = sys.float_info.max
+    limits = {"temperature": largest, "top_p": 1.0, "min_p": 1.0, "repetition_penalty": largest, "top_k": MAX_SIZE}
+    defaults: dict[str, float | int] = {}
+    for name, limit in limits.items():
+        if generation.has(name):
+            value = generation.values[name]
+            if not _is_number(value) or not 0 <= value <= limit or (name == "top_k" and not _is_int(value)):
+                kind = "a whole number" if name == "top_k" else "a number"
+                generation.refuse(name, f"{kind} from 0 to {limit:g}")
+            defaults[name] = value
+    if generation.values.get("do_sample") is False:
+        defaults["temperature"] = 0.0  # greedy, whatever temperature stands beside it
+    return defaults
+
+
+def _read(path: Path) -> Fields | None:
+    """The object in a JSON file; None when there is no such file."""
+    try:
+        values = json.loads(path.read_bytes().decode("utf-8"))
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:  # also UnicodeDecodeError
+        raise CheckpointError(f"{path}: not valid JSON: {error}", path=str(path), expected="JSON") from error
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror}", path=str(path)) from error
+    if not isinstance(values, dict):
+        found = _shown(values)
+        text = f"{path}: expected an object, found {found}"
+        raise CheckpointError(text, path=str(path), expected="an object", found=found)
+    return Fields(path, values)
+
+
+def _is_int(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    """`value` as JSON, cut to a length that fits a message."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "..."
