@@ -1,0 +1,19 @@
+"""What all tests share: the small model that comes with the package, and how thorough property tests are."""
+
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+import lily
+
+# A slow, shared machine is no reason for a property test to fail: no deadline per example.
+hypothesis.settings.register_profile("default", deadline=None, max_examples=50)
+hypothesis.settings.register_profile("soak", deadline=None, max_examples=2000)
+hypothesis.settings.load_profile("default")
+
+
+@pytest.fixture(scope="session")
+def lily_nano() -> Path:
+    """Folder of lily-nano: a real checkpoint of the family in 8 MB, trained for tests and demos."""
+    return Path(lily.__file__).parent / "models" / "lily-nano"

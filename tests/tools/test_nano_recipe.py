@@ -1,0 +1,33 @@
+"""The recipe of lily-nano still makes the evaluation set and the chat template that are shipped with the weights."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+RECIPE = Path(__file__).parents[2] / "tools" / "nano"
+
+
+def run(script: str, *arguments: str) -> None:
+    subprocess.run([sys.executable, RECIPE / script, *arguments], check=True, timeout=120)
+
+
+def test_tasks_regenerate_the_evaluation_set(lily_nano: Path, tmp_path: Path) -> None:
+    filler, made = tmp_path / "filler.json", tmp_path / "eval.jsonl"
+    run("own_filler.py", "--out", str(filler))
+    run("tasks.py", "--filler", str(filler), "--eval", "207", "--seed", "424201", "--out", str(made))
+    assert made.read_bytes() == (lily_nano / "eval.jsonl").read_bytes()
+
+
+def test_template_of_the_recipe_is_the_shipped_one(lily_nano: Path) -> None:
+    assert (RECIPE / "chat_template.jinja").read_bytes() == (lily_nano / "chat_template.jinja").read_bytes()
+
+
+def test_special_tokens_of_the_recipe_are_the_shipped_ones(lily_nano: Path, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    # Every word occurs once: the tokenizer needs enough different pairs to fill its vocabulary.
+    words = " ".join(f"{index * 7919 % 100003:05x}" for index in range(20000))
+    corpus.write_text(json.dumps({"src": "test", "split": "train", "text": words[:59000]}) + "\n")
+    run("tokenizer.py", "--corpus", str(corpus), "--out", str(tmp_path))
+    made = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert made == json.loads((lily_nano / "tokenizer_config.json").read_text())
