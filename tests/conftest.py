@@ -3,9 +3,8 @@
 from pathlib import Path
 
 import hypothesis
-import pytest
-
 import lily
+import pytest
 
 # A slow, shared machine is no reason for a property test to fail: no deadline per example.
 hypothesis.settings.register_profile("default", deadline=None, max_examples=50)

@@ -1,5 +1,6 @@
 """The recipe of lily-nano still makes the evaluation set and the chat template that are shipped with the weights."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -25,9 +26,9 @@ def test_template_of_the_recipe_is_the_shipped_one(lily_nano: Path) -> None:
 
 def test_special_tokens_of_the_recipe_are_the_shipped_ones(lily_nano: Path, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.jsonl"
-    # Every word occurs once: the tokenizer needs enough different pairs to fill its vocabulary.
-    words = " ".join(f"{index * 7919 % 100003:05x}" for index in range(20000))
-    corpus.write_text(json.dumps({"src": "test", "split": "train", "text": words[:59000]}) + "\n")
+    # All words of three of these letters: enough different pairs for the trainer to fill its vocabulary.
+    words = " ".join(map("".join, itertools.product("abcdefghijklmnopqrstuv", repeat=3)))
+    corpus.write_text(json.dumps({"src": "test", "split": "train", "text": words}) + "\n")
     run("tokenizer.py", "--corpus", str(corpus), "--out", str(tmp_path))
     made = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert made == json.loads((lily_nano / "tokenizer_config.json").read_text())
