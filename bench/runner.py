@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from bench import machine
 
@@ -85,7 +86,7 @@ def run(
     limits: Limits = Limits(),
     root: Path = ROOT,
     clock: Clock = machine.CpuClock.read,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Run all arms in `rounds` alternating rounds and return the record.
 
     command: the command line that repeats this, for the reader of the record. inputs: a digest by name of all that the
@@ -251,7 +252,7 @@ def digest_folder(folder: Path) -> str:
     return total.hexdigest()
 
 
-def write_record(record: Mapping[str, object], folder: Path = RECORDS) -> Path:
+def write_record(record: Mapping[str, Any], folder: Path = RECORDS) -> Path:
     """Write `record` as <bench>-<machine>-<date>.json; a second run on one day replaces the first."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{record['bench']}-{machine.slug()}-{record['date']}.json"

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import hypothesis
-import lily
 import pytest
+
+import lily
 
 # A slow, shared machine is no reason for a property test to fail: no deadline per example.
 hypothesis.settings.register_profile("default", deadline=None, max_examples=50)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-def run(root: Path, arms: Sequence[Arm], *, rounds: int = 2, clock: runner.Clock = quiet) -> dict[str, object]:
+def run(root: Path, arms: Sequence[Arm], *, rounds: int = 2, clock: runner.Clock = quiet) -> dict[str, Any]:
     return runner.run("x", arms, command=["x"], inputs={"m": "0"}, rounds=rounds, limits=LIMITS, root=root, clock=clock)
 
 

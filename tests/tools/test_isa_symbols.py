@@ -27,7 +27,7 @@ STANDARD = (
 def test_weak_symbols_belong_to_their_instruction_set(tmp_path: Path, source: str, culprit: str | None) -> None:
     folder = tmp_path / "lily_cpu_avx2.dir"
     folder.mkdir()
-    command = [COMPILER, "-std=c++20", "-O0", "-x", "c++", "-", "-c", "-o", folder / "kernel.o"]
+    command = [COMPILER, "-std=c++20", "-O0", "-x", "c++", "-", "-c", "-o", str(folder / "kernel.o")]
     subprocess.run(command, input=source, text=True, check=True)
     done = subprocess.run([sys.executable, CHECK, tmp_path], capture_output=True, text=True)
     assert done.returncode == (culprit is not None), done.stderr

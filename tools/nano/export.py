@@ -18,8 +18,9 @@ from pathlib import Path
 import mlx.core as mx
 import torch
 from mlx_lm import convert
-from model import CFG
 from safetensors.torch import load_file, save_file
+
+from model import CFG
 
 ap = argparse.ArgumentParser()
 ap.add_argument("--parts", required=True)

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from model import CFG, Nano
 from safetensors import safe_open
 from safetensors.torch import load_file
+
+from model import CFG, Nano
 
 
 def dequant(w, s, b):

@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from tasks import Gen, pieces
 from tokenizers import Tokenizer
+
+from tasks import Gen, pieces
 
 
 def shard(g, tok, n_tokens, rng):

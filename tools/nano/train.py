@@ -19,8 +19,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from model import CFG, Nano, quant
 from safetensors.torch import save_file
+
+from model import CFG, Nano, quant
 
 ap = argparse.ArgumentParser()
 ap.add_argument("--data", required=True)

@@ -1,0 +1,34 @@
+"""What arms print and what they are fed."""
+
+import json
+
+import pytest
+
+from bench import arm
+from bench.run import parse_arm
+from bench.runner import Arm, parse_result
+
+
+def test_prompt_is_the_same_everywhere_and_keeps_off_the_special_tokens() -> None:
+    token_ids = arm.prompt(4096, 4096)
+    assert token_ids[:4] == [2774, 1113, 3276, 2790]
+    assert max(token_ids) < 3840
+    assert len(set(token_ids)) > 2000
+
+
+def test_report_is_what_the_runner_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    arm.report([1, 2], {"speed": 2.0})
+    result = parse_result(Arm("A", ()), capsys.readouterr().out)
+    assert result.metrics == {"speed": 2.0}
+    arm.report([12], {"speed": 2.0})
+    assert json.loads(capsys.readouterr().out)["digest"] != result.digest
+
+
+def test_an_arm_may_be_any_command() -> None:
+    assert parse_arm("peer=python x.py --a 'b c'") == Arm("peer", ("python", "x.py", "--a", "b c"))
+
+
+@pytest.mark.parametrize("text", ["peer", "=x", "peer=", "peer=  "])
+def test_an_arm_without_name_or_command_is_refused(text: str) -> None:
+    with pytest.raises(Exception, match="NAME=COMMAND"):
+        parse_arm(text)
