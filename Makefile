@@ -6,6 +6,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+SYSTEM_PATH := $(PATH)
 # The system's CMake may be too old: cmake and ninja come from PyPI, in front of everything else.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -23,8 +24,8 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.python-ready:
-	@./tools/find_python.sh >/dev/null
-	"$$(./tools/find_python.sh)" -m venv --clear $(VENV)
+	@PATH="$(SYSTEM_PATH)" ./tools/find_python.sh >$@.path
+	"$$(cat $@.path)" -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	@touch $@
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 NUMBER = r"-?\d[\d,]*(?:\.\d+)?"
 CITATION = re.compile(rf"(?P<number>{NUMBER})?[^\S\n]*<!--\s*record:\s*(?P<file>[^#\s]+)#(?P<path>\S+?)\s*-->")
-WORD = r"(?:tok/s|tokens?[ _]per[ _]second|seconds?|ms|µs|s)(?![\w/])"
-UNIT = re.compile(rf"(?<![\w/'’]){WORD}", re.IGNORECASE)  # noqa: RUF001
-MEASURED = re.compile(rf"\d\s*{WORD}", re.IGNORECASE)
+WORD = r"(?:tok/s|[Tt]okens?[ _]per[ _]second|[Ss]econds?|ms|µs|s)(?![\w/])"
+UNIT = re.compile(rf"(?<![\w/'’]){WORD}")  # noqa: RUF001
+MEASURED = re.compile(rf"\d\s*{WORD}")
 CODE_BLOCK = re.compile(r"^```.*?^```\s*$", re.MULTILINE | re.DOTALL)
 
 

@@ -15,19 +15,28 @@ import tempfile
 from pathlib import Path
 
 STUB = Path(__file__).parents[1] / "python" / "lily" / "_core.pyi"
+# The names that signatures written by hand in the bindings use; ruff drops what is not needed.
+IMPORTS = """\
+from collections.abc import Callable, Mapping, Sequence
+import numpy as np
+from numpy.typing import NDArray
+"""
+
+
+def run(*command: str) -> None:
+    subprocess.run([sys.executable, "-m", *command], check=True)
 
 
 def generate() -> str:
     """The stub of the extension that this Python imports, as text."""
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "_core.pyi"
+        raw, made = Path(folder) / "raw.pyi", Path(folder) / "_core.pyi"
         config = STUB.parents[2] / "pyproject.toml"
-        for command in (
-            ["nanobind.stubgen", "--quiet", "--module", "lily._core", "--output-file", str(made)],
-            ["ruff", "check", "--quiet", "--fix", "--exit-zero", "--config", str(config), str(made)],
-            ["ruff", "format", "--quiet", "--config", str(config), str(made)],
-        ):
-            subprocess.run([sys.executable, "-m", *command], check=True)
+        run("nanobind.stubgen", "--quiet", "--exclude-docstrings", "--module", "lily._core", "--output-file", str(raw))
+        # stubgen takes the np of a signature for a module of that name.
+        made.write_text(IMPORTS + raw.read_text().replace("import np\n", ""))
+        run("ruff", "check", "--quiet", "--fix-only", "--exit-zero", "--config", str(config), str(made))
+        run("ruff", "format", "--quiet", "--config", str(config), str(made))
         return made.read_text()
 
 
