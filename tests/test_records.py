@@ -75,7 +75,7 @@ def test_a_measured_cell_without_a_record_is_found(header: str, cell: str) -> No
 
 @pytest.mark.parametrize(
     ("header", "cell"),
-    [("tok/s", CITED), ("tok/s", "not measured yet"), ("bytes", "12"), ("layer's", "3"), ("E/s", "4")],
+    [("tok/s", CITED), ("tok/s", "not measured yet"), ("bytes", "12"), ("layer's", "3"), ("E/s", "4"), ("S", "f32")],
 )
 def test_other_cells_need_no_record(header: str, cell: str) -> None:
     assert list(uncited_cells(TABLE.format(header=header, cell=cell))) == []
