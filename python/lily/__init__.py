@@ -1,1 +1,42 @@
 """lily: the fastest, most trustworthy way to run Qwen3.6-35B-A3B and its family from Python."""
+
+from importlib.metadata import version
+
+from .engine import Engine
+from .errors import (
+    CancelledError,
+    ChatTemplateError,
+    CheckpointError,
+    ContextLengthError,
+    DeviceError,
+    EngineClosedError,
+    LilyError,
+    MemoryLimitError,
+)
+from .outputs import ChatChunk, ChatReply, Chunk, Completion, Timing, TokenLogprob, Usage
+from .params import SamplingParams
+from .session import Session
+
+__version__ = version("lily")
+
+__all__ = [
+    "CancelledError",
+    "ChatChunk",
+    "ChatReply",
+    "ChatTemplateError",
+    "CheckpointError",
+    "Chunk",
+    "Completion",
+    "ContextLengthError",
+    "DeviceError",
+    "Engine",
+    "EngineClosedError",
+    "LilyError",
+    "MemoryLimitError",
+    "SamplingParams",
+    "Session",
+    "Timing",
+    "TokenLogprob",
+    "Usage",
+    "__version__",
+]

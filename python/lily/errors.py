@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .outputs import Usage
+
 
 class LilyError(Exception):
     """Root of all errors that lily raises on purpose."""
@@ -63,7 +68,7 @@ class ChatTemplateError(LilyError, ValueError):
 class CancelledError(LilyError):
     """The request was cancelled by its owner. `usage` counts the work done so far."""
 
-    def __init__(self, message: str, *, usage: object | None = None) -> None:
+    def __init__(self, message: str, *, usage: Usage | None = None) -> None:
         super().__init__(message)
         self.usage = usage
 

@@ -1,0 +1,199 @@
+"""Chat messages to one prompt through the checkpoint's Jinja template, safe against control tokens in user text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final, NoReturn
+
+import jinja2
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from .errors import ChatTemplateError
+from .messages import Message, Tool, template_messages
+from .tokenizer import Tokenizer, read_tokenizer_config, special_token_texts
+
+# Characters that cannot be part of anybody's text by meaning; the first one absent from a request guards it.
+_GUARDS: Final = [chr(code) for code in range(0xF8F0, 0xF900)] + [chr(code) for code in range(0xF0000, 0xF0400)]
+_STRUCTURAL_KEYS: Final = frozenset({"role", "type"})
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedChat:
+    """`guarded`: the prompt, with `guard` after each character of the caller's text that could start a control token."""
+
+    guarded: str
+    guard: str
+
+    @property
+    def text(self) -> str:
+        return self.guarded.replace(self.guard, "")
+
+    @property
+    def opens_reasoning(self) -> bool:
+        """Whether the prompt ends inside a think block, so that the answer starts with reasoning."""
+        return self.guarded.rstrip().endswith("<think>")
+
+    def token_ids(self, tokenizer: Tokenizer) -> list[int]:
+        return tokenizer.encode(self.guarded, allow_special=True, guard=self.guard)
+
+
+class ChatTemplate:
+    """A chat template with the environment that Hugging Face templates expect.
+
+    Text of messages and tools never becomes a control token: each character in it that could start an added token gets
+    a private guard character behind it, which the tokenizer leaves out after it has found the control tokens that the
+    template itself wrote. The content of assistant messages keeps the model's own markup (added tokens that are not
+    special, such as `</think>` and `<tool_call>`), because templates and models read it there.
+    """
+
+    def __init__(self, source: str, tokenizer: Tokenizer, variables: Mapping[str, str]) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _tojson
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = _strftime_now
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise ChatTemplateError(f"the chat template has an error in line {error.lineno}: {error.message}") from None
+        self._variables = dict(variables)
+        added = tokenizer.added_tokens
+        firsts = "".join(sorted({token[0] for token in added}))
+        markup = sorted(set(added) - tokenizer.special_tokens, key=len, reverse=True)
+        starts = f"[{re.escape(firsts)}]" if firsts else "(?!)"
+        self._data = re.compile(starts)
+        allowed = "|".join(map(re.escape, markup))
+        self._own_text = re.compile(f"(?!{allowed}){starts}" if allowed else starts)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] | None = None,
+        enable_thinking: bool | None = None,
+        add_generation_prompt: bool = True,
+    ) -> RenderedChat:
+        """The prompt for `messages`. Raises ChatTemplateError if they are malformed or the template refuses them."""
+        checked = template_messages(messages)
+        listed = None if tools is None else [_tool(index, tool) for index, tool in enumerate(tools)]
+        seen = set(_characters(checked)) | set(_characters(listed))
+        guard = next((character for character in _GUARDS if character not in seen), None)
+        if guard is None:
+            raise ChatTemplateError("the messages use every private character that could guard control tokens")
+        data = _guarded(self._data, guard)
+        own_text = _guarded(self._own_text, guard)
+        variables: dict[str, object] = {
+            **self._variables,
+            "messages": [
+                {
+                    key: value if key in _STRUCTURAL_KEYS else _map_strings(value, own_text if own else data)
+                    for key, value in message.items()
+                    for own in [key == "content" and message["role"] == "assistant"]
+                }
+                for message in checked
+            ],
+            "tools": _map_strings(listed, data) if listed else None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        if enable_thinking is not None:
+            variables["enable_thinking"] = enable_thinking
+        try:
+            return RenderedChat(self._template.render(variables), guard)
+        except ChatTemplateError:
+            raise
+        except jinja2.TemplateError as error:
+            raise ChatTemplateError(f"the chat template cannot render these messages: {error.message}") from None
+        except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
+            raise ChatTemplateError(f"the chat template failed: {type(error).__name__}: {error}") from error
+
+
+def load_chat_template(folder: Path, tokenizer: Tokenizer, override: str | Path | None) -> ChatTemplate | None:
+    """The template: `override` (Jinja text or a path), else chat_template.jinja, else that of tokenizer_config.json.
+
+    None if there is none: the checkpoint then only completes text. Raises ChatTemplateError if `override` is neither.
+    """
+    source = _override_source(override) if override is not None else _checkpoint_source(folder)
+    return None if source is None else ChatTemplate(source, tokenizer, special_token_texts(folder))
+
+
+def _override_source(override: str | Path) -> str:
+    # A template holds a tag or a line break; anything else can only be meant as a path.
+    if isinstance(override, str) and ("{" in override or "\n" in override):
+        return override
+    path = Path(override)
+    if not path.is_file():
+        raise ChatTemplateError(f"chat_template is neither Jinja text nor a file: {str(override)!r}")
+    return path.read_text(encoding="utf-8")
+
+
+def _checkpoint_source(folder: Path) -> str | None:
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        return path.read_text(encoding="utf-8")
+    value = read_tokenizer_config(folder).get("chat_template")
+    if value is None or isinstance(value, str):
+        return value
+    named: dict[object, object] = {}
+    for entry in value if isinstance(value, list) else []:
+        if isinstance(entry, dict):
+            named[entry.get("name")] = entry.get("template")
+    default = named.get("default")
+    if not isinstance(default, str):
+        raise ChatTemplateError(
+            f"{folder / 'tokenizer_config.json'} has no chat template named 'default', but {sorted(map(str, named))}; "
+            "pass one of them as chat_template"
+        )
+    return default
+
+
+def _tool(index: int, tool: Tool) -> object:
+    function: object = tool.get("function") if isinstance(tool, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise ChatTemplateError(f"tool {index} must be {{'type': 'function', 'function': {{'name': ..., ..}}}}")
+    return tool
+
+
+def _guarded(pattern: re.Pattern[str], guard: str) -> Callable[[str], str]:
+    return lambda text: pattern.sub(lambda match: match.group() + guard, text)
+
+
+def _map_strings(value: object, change: Callable[[str], str]) -> object:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {
+            change(k) if isinstance(k, str) else k: v if k in _STRUCTURAL_KEYS else _map_strings(v, change)
+            for k, v in value.items()
+        }
+    if isinstance(value, (list, tuple)):
+        return [_map_strings(item, change) for item in value]
+    return value
+
+
+def _characters(value: object) -> set[str]:
+    if isinstance(value, str):
+        return set(value)
+    if isinstance(value, Mapping):
+        return _characters(list(value.keys())) | _characters(list(value.values()))
+    if isinstance(value, (list, tuple)):
+        return set().union(*map(_characters, value))
+    return set()
+
+
+def _tojson(value: object, ensure_ascii: bool = False, indent: int | None = None, sort_keys: bool = False) -> str:
+    """As in Hugging Face's environment: Jinja's own filter escapes for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise ChatTemplateError(f"the chat template refuses these messages: {message}")
+
+
+def _strftime_now(pattern: str) -> str:
+    return datetime.now().strftime(pattern)

@@ -1,0 +1,58 @@
+"""Flags that several verbs share. Each repeats the name of the Python parameter."""
+
+from __future__ import annotations
+
+import argparse
+from typing import get_args
+
+from lily import Engine, SamplingParams
+from lily.engine import DeviceName, DtypeName
+
+_SAMPLING_FLAGS: dict[str, type] = {
+    "temperature": float,
+    "top_p": float,
+    "top_k": int,
+    "min_p": float,
+    "presence_penalty": float,
+    "frequency_penalty": float,
+    "repetition_penalty": float,
+    "seed": int,
+    "max_tokens": int,
+    "min_tokens": int,
+}
+
+
+def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    parser.add_argument("--model", required=required, help="folder, Hugging Face id, or lily-nano")
+    parser.add_argument("--revision", help="of a Hugging Face id")
+    parser.add_argument("--device", default="auto", choices=get_args(DeviceName))
+    parser.add_argument("--dtype", default="auto", choices=get_args(DtypeName))
+    parser.add_argument("--max-context", type=int, metavar="TOKENS", help="prompt and completion; default: what fits")
+    parser.add_argument("--memory-limit", metavar="SIZE", help="such as 24GiB; default: 80 %% of what is available")
+    parser.add_argument("--chat-template", metavar="FILE", help="Jinja file instead of the checkpoint's template")
+
+
+def make_engine(options: argparse.Namespace) -> Engine:
+    limit: str | None = options.memory_limit
+    return Engine(
+        options.model,
+        revision=options.revision,
+        device=options.device,
+        dtype=options.dtype,
+        max_context=options.max_context,
+        memory_limit=int(limit) if limit and limit.isdecimal() else limit,
+        chat_template=options.chat_template,
+    )
+
+
+def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sampling", "defaults come from the checkpoint; --temperature 0 is greedy")
+    for name, kind in _SAMPLING_FLAGS.items():
+        group.add_argument(f"--{name.replace('_', '-')}", type=kind)
+    group.add_argument("--stop", action="append", metavar="TEXT", help="ends the text; may be given several times")
+    group.add_argument("--ignore-eos", action="store_true", help="the checkpoint's stop ids do not end the text")
+
+
+def sampling_params(options: argparse.Namespace) -> SamplingParams:
+    given = {name: getattr(options, name) for name in _SAMPLING_FLAGS if getattr(options, name) is not None}
+    return SamplingParams(stop=options.stop or (), ignore_eos=options.ignore_eos, **given)

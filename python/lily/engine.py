@@ -1,0 +1,347 @@
+"""The engine: a loaded model, and the verbs that programs use."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import sys
+import weakref
+from collections.abc import Iterable, Sequence
+from itertools import count
+from pathlib import Path
+from time import perf_counter
+from types import TracebackType
+from typing import Final, Literal, Unpack, cast, get_args, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _core
+from .chat_template import RenderedChat, load_chat_template
+from .config import ModelConfig, load_config
+from .errors import CancelledError, ChatTemplateError
+from .generation import Generation
+from .hub import find_model
+from .memory import default_limit, format_bytes, parse_bytes
+from .messages import Message, Tool
+from .outputs import ChatReply, Chunk, Completion
+from .owner import Owner, Request, Steps
+from .params import MAX_SEED, SamplingOverrides, SamplingParams, resolve
+from .parse import ReasoningParser
+from .progress import Progress, ProgressOption, ProgressReport, wants_progress
+from .session import Session, check_token_ids, context_length_error, decode_sessions, locked
+from .stream import ChatStream, Stream, fold_chat, fold_completion
+from .tokenizer import Tokenizer, stop_token_ids
+
+DeviceName = Literal["auto", "metal", "cuda", "cpu"]
+DtypeName = Literal["auto", "float32", "float16", "bfloat16"]
+Prompt = str | Sequence[int]
+
+_log: Final = logging.getLogger("lily")
+_numbers: Final = count()
+
+
+class Engine:
+    """A model on a device, ready for any number of requests from any thread.
+
+    model: a folder, a Hugging Face id in the local cache, or "lily-nano", which comes with lily.
+    max_context: tokens of prompt and completion; None is what fits into memory, at most the model's limit.
+    memory_limit: bytes, or text like "24GiB"; None is 80 % of what the machine has available now.
+    chat_template: Jinja text or a path, instead of the checkpoint's own.
+    progress: of loading and prefill: True, False, or a function of (done, total), called in the thread that waits.
+    None shows a bar in terminals and notebooks.
+
+    Raises CheckpointError for a model that cannot be used, MemoryLimitError if it does not fit, DeviceError.
+    One thread owns the device; requests of several threads take turns, a prefill chunk or a token each.
+    Ctrl-C, or closing a stream, ends a request at its next step. `close`, or the end of the `with` block, frees all.
+
+    Example::
+
+        with Engine("lily-nano") as engine:
+            print(engine.chat([{"role": "user", "content": "Who are you?"}]).content)
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        revision: str | None = None,
+        device: DeviceName = "auto",
+        dtype: DtypeName = "auto",
+        max_context: int | None = None,
+        memory_limit: int | str | None = None,
+        chat_template: str | Path | None = None,
+        progress: ProgressOption = None,
+    ) -> None:
+        _check_choice("device", device, get_args(DeviceName))
+        _check_choice("dtype", dtype, get_args(DtypeName))
+        self._model = str(model)
+        self._progress = progress
+        folder = find_model(model, revision)
+        self._config = load_config(folder)
+        _check_max_context(max_context, self._config.max_position_embeddings)
+        self._memory_limit = default_limit() if memory_limit is None else parse_bytes(memory_limit)
+        self._tokenizer = Tokenizer(folder, self._config.vocab_size)
+        self._text_table = self._tokenizer.text_table()
+        self._stop_token_ids = stop_token_ids(self._tokenizer, folder, self._config.stop_token_ids)
+        self._chat_template = load_chat_template(folder, self._tokenizer, chat_template)
+        self._owner = Owner(f"lily-engine-{next(_numbers)}")
+        self._finalizer = weakref.finalize(self, self._owner.close)
+        try:
+            self._runtime = self._load(folder, device=device, dtype=dtype, max_context=max_context)
+        except BaseException:
+            self._owner.close()
+            raise
+        report = f"{self._model} on {self._runtime.device}: {self._runtime.max_context:,} tokens of context fit"
+        _log.info(report)
+        if not callable(progress) and wants_progress(progress):
+            print(report, file=sys.stderr)
+
+    def _load(self, folder: Path, *, device: str, dtype: str, max_context: int | None) -> _core.Runtime:
+        native, limit, owner = self._config.native(), self._memory_limit, self._owner
+
+        def job(request: Request[Progress, _core.Runtime]) -> Steps[Progress, _core.Runtime]:
+            def report(done: int, total: int) -> None:
+                if request.cancel_flag.is_set():
+                    raise CancelledError("loading was cancelled")
+                request.push(Progress(done, total))
+
+            runtime = _core.Runtime(
+                str(folder),
+                native,
+                device=device,
+                dtype=dtype,
+                max_context=max_context,
+                memory_limit=limit,
+                progress=report,
+            )
+            owner.at_exit(runtime.close)
+            return runtime
+            yield  # makes this a generator
+
+        with ProgressReport(self._progress, f"loading {self._model}", "B") as bar:
+            request = owner.submit(job)
+            for progress in request:
+                bar.update(progress)
+            return request.result()
+
+    @overload
+    def generate(
+        self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Unpack[SamplingOverrides]
+    ) -> Completion: ...
+
+    @overload
+    def generate(
+        self, prompt: list[Prompt], params: SamplingParams | None = None, **overrides: Unpack[SamplingOverrides]
+    ) -> list[Completion]: ...
+
+    def generate(
+        self,
+        prompt: Prompt | list[Prompt],
+        params: SamplingParams | None = None,
+        **overrides: Unpack[SamplingOverrides],
+    ) -> Completion | list[Completion]:
+        """Complete a prompt, or each of a list of prompts (independent of each other, results in the same order).
+
+        prompt: text or token ids. Control tokens written in text stay text; `tokenize(text, allow_special=True)` makes
+        ids of them. params: see SamplingParams; keywords override its fields.
+        Raises ContextLengthError before any work if a prompt and max_tokens do not fit, ValueError for a bad prompt,
+        TypeError for an unknown keyword.
+        """
+        given = (params or SamplingParams()).merged(overrides)
+        if _is_single(prompt):
+            plan = self._plan(self._prompt_ids(cast(Prompt, prompt)), given)
+            return fold_completion(self._stream(plan), plan.prompt_token_ids.tolist())
+        plans = [self._plan(self._prompt_ids(one), given) for one in cast(list[Prompt], prompt)]
+        return [fold_completion(self._stream(plan), plan.prompt_token_ids.tolist()) for plan in plans]
+
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Unpack[SamplingOverrides]
+    ) -> Stream:
+        """As generate for one prompt, token by token. The request starts at once; closing the stream cancels it."""
+        given = (params or SamplingParams()).merged(overrides)
+        return self._stream(self._plan(self._prompt_ids(prompt), given))
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] | None = None,
+        reasoning: bool | None = None,
+        params: SamplingParams | None = None,
+        **overrides: Unpack[SamplingOverrides],
+    ) -> ChatReply:
+        """Answer a conversation of OpenAI-style messages.
+
+        reasoning: True or False asks the template for a think block or none; None is the template's default.
+        tools are shown to the model through the template; the text of a call stays in `content`.
+        Raises ChatTemplateError for messages that the template refuses; otherwise as generate.
+        """
+        return fold_chat(self.stream_chat(messages, tools=tools, reasoning=reasoning, params=params, **overrides))
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Tool] | None = None,
+        reasoning: bool | None = None,
+        params: SamplingParams | None = None,
+        **overrides: Unpack[SamplingOverrides],
+    ) -> ChatStream:
+        """As chat, token by token."""
+        given = (params or SamplingParams()).merged(overrides)
+        rendered = self._render(messages, tools, reasoning)
+        plan = self._plan(rendered.token_ids(self._tokenizer), given)
+        return ChatStream(self._stream(plan), ReasoningParser(inside=rendered.opens_reasoning))
+
+    def session(self) -> Session:
+        """An empty timeline that the caller drives. Raises MemoryLimitError if there is no room for one more."""
+        return Session(self, self._owner, self._runtime, vocab_size=self._config.vocab_size, progress=self._progress)
+
+    def prefill(self, token_ids: Sequence[int]) -> Session:
+        """A new session that has computed `token_ids` [n] and holds the logits after the last one."""
+        session = self.session()
+        try:
+            session.prefill(token_ids)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    def decode(self, sessions: Sequence[Session], token_ids: Sequence[int]) -> NDArray[np.float32]:
+        """Append one token to each of R distinct sessions in one step; returns a copy of the logits [R, vocab_size]."""
+        if not sessions or len(sessions) != len(token_ids):
+            raise ValueError(f"decode needs one token id per session: {len(sessions)} sessions, {len(token_ids)} ids")
+        if len(set(map(id, sessions))) < len(sessions):
+            raise ValueError("decode got the same session twice; a session takes one token a step")
+        if any(session._owner is not self._owner for session in sessions):
+            raise ValueError("decode got a session of another engine")
+        with locked(sessions):
+            decode_sessions(self._owner, self._runtime, sessions, token_ids)
+            timelines = [session._open_timeline() for session in sessions]
+            return self._owner.call(lambda: np.stack([timeline.logits for timeline in timelines]))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    @property
+    def config(self) -> ModelConfig:
+        return self._config
+
+    @property
+    def runtime(self) -> _core.Runtime:
+        """The native side: device, dtype, max_context, memory_bytes, load_report, program_stats()."""
+        return self._runtime
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Ids that end a completion: those of generation_config.json, config.json and the tokenizer's eos_token."""
+        return self._stop_token_ids
+
+    @property
+    def max_context(self) -> int:
+        """Tokens of prompt and completion together that fit."""
+        return self._runtime.max_context
+
+    def tokenize(self, text: str, *, allow_special: bool = False) -> list[int]:
+        """Token ids of text. Control tokens written in it are plain text, unless allow_special."""
+        return self._tokenizer.encode(text, allow_special=allow_special)
+
+    def detokenize(self, token_ids: Iterable[int]) -> str:
+        """Text of token ids, control tokens included."""
+        return self._tokenizer.decode(token_ids)
+
+    def render(
+        self, messages: Sequence[Message], *, tools: Sequence[Tool] | None = None, reasoning: bool | None = None
+    ) -> str:
+        """The prompt that `chat` gives to the model, as text."""
+        return self._render(messages, tools, reasoning).text
+
+    def close(self) -> None:
+        """Stop after the running step and free the model. Callers that wait get EngineClosedError. Twice is fine."""
+        self._owner.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        if self._owner.closed:
+            return f"Engine({self._model!r}, closed)"
+        runtime = self._runtime
+        used = format_bytes(sum(runtime.memory_bytes.values()))
+        return (
+            f"Engine({self._model!r}: {self._config.model_type} on {runtime.device_description}, {runtime.dtype}, "
+            f"{runtime.max_context:,} tokens of context, {used} of {format_bytes(self._memory_limit)} memory)"
+        )
+
+    def _prompt_ids(self, prompt: Prompt) -> Sequence[int]:
+        return self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+
+    def _render(
+        self, messages: Sequence[Message], tools: Sequence[Tool] | None, reasoning: bool | None
+    ) -> RenderedChat:
+        if self._chat_template is None:
+            raise ChatTemplateError(f"{self._model} has no chat template: pass chat_template to Engine, or generate")
+        if reasoning is not None and not isinstance(reasoning, bool):
+            raise TypeError(f"reasoning must be True, False or None, not {reasoning!r}")
+        return self._chat_template.render(messages, tools=tools, enable_thinking=reasoning)
+
+    def _plan(self, token_ids: Sequence[int], params: SamplingParams) -> Generation:
+        """Check everything about a request before any work. Raises ContextLengthError, ValueError."""
+        prompt = check_token_ids(token_ids, self._config.vocab_size)
+        if not len(prompt):
+            raise ValueError("the prompt has no tokens")
+        room = self._runtime.max_context - len(prompt)
+        max_tokens = max(room, 1) if params.max_tokens is None else params.max_tokens
+        if max_tokens > room:
+            raise context_length_error(len(prompt), max_tokens, self._runtime.max_context)
+        check_token_ids([*params.stop_token_ids, *(params.logit_bias or ())], self._config.vocab_size)
+        own = () if params.ignore_eos else self._stop_token_ids
+        return Generation(
+            prompt_token_ids=prompt,
+            sampling=resolve(params, self._config.generation_defaults),
+            max_tokens=max_tokens,
+            seed=secrets.randbelow(MAX_SEED + 1) if params.seed is None else params.seed,
+            stop_token_ids=frozenset(own) | frozenset(params.stop_token_ids),
+            id_to_bytes=self._text_table,
+            token_bytes=self._tokenizer.id_to_bytes,
+            submitted=perf_counter(),
+        )
+
+    def _stream(self, plan: Generation) -> Stream:
+        runtime = self._runtime
+
+        def job(request: Request[Chunk | Progress, None]) -> Steps[Chunk | Progress, None]:
+            return plan.steps(request, runtime)
+
+        return Stream(self._owner.submit(job), ProgressReport(self._progress, "prefill", "tok"), self)
+
+
+def _is_single(prompt: object) -> bool:
+    if isinstance(prompt, str):
+        return True
+    if not isinstance(prompt, (Sequence, np.ndarray)):
+        raise TypeError(f"a prompt is text or token ids, or a list of either, not {type(prompt).__name__}")
+    return len(prompt) == 0 or isinstance(prompt[0], (int, np.integer))
+
+
+def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
+
+
+def _check_max_context(max_context: int | None, model_limit: int) -> None:
+    if max_context is None:
+        return
+    if isinstance(max_context, bool) or not isinstance(max_context, int):
+        raise TypeError(f"max_context must be an int of tokens, not {type(max_context).__name__}")
+    if max_context < 1:
+        raise ValueError(f"max_context is {max_context}; it must be at least 1 token")
+    if 0 < model_limit < max_context:
+        raise ValueError(f"max_context is {max_context}, more than the model's limit of {model_limit} tokens")

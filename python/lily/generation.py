@@ -1,0 +1,174 @@
+"""One request on the owner thread: prefill in chunks, then a token a step, until something ends it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _core
+from .detokenizer import Detokenizer
+from .errors import CancelledError
+from .outputs import Chunk, FinishReason, Timing, TokenLogprob, Usage
+from .owner import Request, Steps
+from .params import ResolvedSampling
+from .progress import Progress
+
+
+def prefill_chunks(
+    request: Request[Progress, object],
+    runtime: _core.Runtime,
+    timeline: _core.Timeline,
+    token_ids: NDArray[np.uint32],
+    sampling: _core.Sampling | None = None,
+) -> Steps[Progress, _core.SampleResult | None]:
+    """Append `token_ids` [n] to the timeline, one chunk a step; returns what `sampling` drew after the last one."""
+    total = len(token_ids)
+    chunk = runtime.max_chunk_tokens
+    drawn = None
+    for start in range(0, total, chunk):
+        if start:
+            yield None
+        end = min(start + chunk, total)
+        is_last = end == total
+        drawn = runtime.prefill(
+            timeline,
+            token_ids[start:end],
+            wants_logits=is_last,
+            sampling=sampling if is_last else None,
+            cancel=request.cancel_flag,
+        )
+        if request.cancel_flag.is_set():
+            raise CancelledError("the request was cancelled during its prefill")
+        request.push(Progress(end, total))
+    return drawn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """Everything that a request needs, checked before it starts.
+
+    max_tokens: at least 1 and within the context. stop_token_ids: all that end this request.
+    id_to_bytes: bytes that each token adds to the text; empty for special tokens.
+    """
+
+    prompt_token_ids: NDArray[np.uint32]
+    sampling: ResolvedSampling
+    max_tokens: int
+    seed: int
+    stop_token_ids: frozenset[int]
+    id_to_bytes: Sequence[bytes]
+    token_bytes: Sequence[bytes]
+    submitted: float
+
+    def steps(self, request: Request[Chunk | Progress, None], runtime: _core.Runtime) -> Steps[Chunk | Progress, None]:
+        """The job: yields a Chunk per token. On a cancelled request the error carries the usage so far."""
+        started = perf_counter()
+        num_tokens = 0
+        timeline = runtime.timeline()
+        try:
+            if self.sampling.has_penalties:
+                timeline.set_token_counts(self.prompt_token_ids.tolist(), [])
+            given = self.sampling.given
+            early, normal = self._native_sampling()
+            text = Detokenizer(
+                self.id_to_bytes, tuple(given.stop), include_stop_str_in_output=given.include_stop_str_in_output
+            )
+            drawn = yield from prefill_chunks(
+                request,  # type: ignore[arg-type]  # a queue of more than Progress takes Progress too
+                runtime,
+                timeline,
+                self.prompt_token_ids,
+                early if given.min_tokens else normal,
+            )
+            first_token = perf_counter()
+            while drawn is not None:
+                num_tokens += 1
+                piece, finish_reason, stop_reason = self._read(text, drawn.token_id, num_tokens)
+                logprob = self._logprob(drawn) if given.logprobs is not None else None
+                if finish_reason is not None:
+                    yield Chunk(
+                        text=piece,
+                        token_id=drawn.token_id,
+                        logprob=logprob,
+                        finish_reason=finish_reason,
+                        stop_reason=stop_reason,
+                        usage=self._usage(num_tokens),
+                        timing=self._timing(started, first_token, num_tokens),
+                    )
+                    return
+                yield Chunk(text=piece, token_id=drawn.token_id, logprob=logprob)
+                sampling = early if num_tokens < given.min_tokens else normal
+                (drawn,) = runtime.decode([timeline], None, sampling=[sampling])
+        except CancelledError as error:
+            error.usage = self._usage(num_tokens)
+            raise
+        finally:
+            timeline.close()
+
+    def _native_sampling(self) -> tuple[_core.Sampling, _core.Sampling]:
+        """The options before and after min_tokens: before, no stop id can be drawn."""
+        bias = dict(self.sampling.given.logit_bias or {})
+        forbidden = bias | dict.fromkeys(self.stop_token_ids, -math.inf)
+
+        def native(bias: dict[int, float]) -> _core.Sampling:
+            return _core.Sampling(
+                temperature=self.sampling.temperature,
+                top_p=self.sampling.top_p,
+                top_k=self.sampling.top_k,
+                min_p=self.sampling.min_p,
+                presence_penalty=self.sampling.presence_penalty,
+                frequency_penalty=self.sampling.frequency_penalty,
+                repetition_penalty=self.sampling.repetition_penalty,
+                seed=self.seed,
+                logprobs=self.sampling.given.logprobs,
+                bias=sorted(bias.items()),
+            )
+
+        return native(forbidden), native(bias)
+
+    def _read(
+        self, text: Detokenizer, token_id: int, num_tokens: int
+    ) -> tuple[str, FinishReason | None, str | int | None]:
+        """Text of the token number `num_tokens`, why generation ends here (or None), and what matched."""
+        given = self.sampling.given
+        past_minimum = num_tokens > given.min_tokens
+        if past_minimum and token_id in self.stop_token_ids:
+            piece = text.push(token_id, look_for_stop=False)[0] if given.include_stop_str_in_output else ""
+            return piece + text.flush(), "stop", token_id
+        piece, stop = text.push(token_id, look_for_stop=past_minimum)
+        if stop is not None:
+            return piece, "stop", stop
+        if num_tokens == self.max_tokens:
+            return piece + text.flush(), "length", None
+        return piece, None, None
+
+    def _logprob(self, drawn: _core.SampleResult) -> TokenLogprob:
+        def entry(token_id: int, logprob: float, top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+            piece = self.token_bytes[token_id]
+            return TokenLogprob(
+                token=piece.decode(errors="replace"),
+                token_id=token_id,
+                logprob=logprob,
+                bytes=piece,
+                top_logprobs=top,
+            )
+
+        return entry(drawn.token_id, drawn.logprob, tuple(entry(*pair) for pair in drawn.top_logprobs))
+
+    def _usage(self, num_tokens: int) -> Usage:
+        return Usage(prompt_tokens=len(self.prompt_token_ids), completion_tokens=num_tokens)
+
+    def _timing(self, started: float, first_token: float, num_tokens: int) -> Timing:
+        prefill, decode = first_token - started, perf_counter() - first_token
+        return Timing(
+            queue_seconds=started - self.submitted,
+            prefill_seconds=prefill,
+            decode_seconds=decode,
+            prefill_tokens_per_second=len(self.prompt_token_ids) / prefill if prefill > 0 else 0.0,
+            decode_tokens_per_second=(num_tokens - 1) / decode if decode > 0 else 0.0,
+        )

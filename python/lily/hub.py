@@ -1,0 +1,46 @@
+"""Where a model's files are: a folder, a model that comes with lily, or the local Hugging Face cache."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from .errors import CheckpointError
+
+_PACKAGED: Final = ("lily-nano",)
+
+
+def find_model(model: str | Path, revision: str | None = None) -> Path:
+    """Folder of `model`: a path, "lily-nano", or a Hugging Face id such as "org/name" that was downloaded before.
+
+    Never downloads. Raises CheckpointError, saying how to get the files, if they are not on this machine.
+    """
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        if revision is not None:
+            raise ValueError(f"revision {revision!r} is of a Hugging Face id, but {str(model)!r} is a folder")
+        return folder
+    if str(model) in _PACKAGED:
+        return Path(__file__).parent / "models" / str(model)
+    if isinstance(model, Path) or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", model):
+        raise CheckpointError(
+            f"there is no folder {str(model)!r}; give a folder, a Hugging Face id (org/name) or 'lily-nano'",
+            path=str(model),
+        )
+    return _cached(model, revision)
+
+
+def _cached(repo_id: str, revision: str | None) -> Path:
+    # Imported here: only a Hugging Face id needs it.
+    from huggingface_hub import try_to_load_from_cache
+
+    config = try_to_load_from_cache(repo_id, "config.json", revision=revision)
+    if isinstance(config, str):
+        return Path(config).parent
+    at = f" --revision {revision}" if revision else ""
+    raise CheckpointError(
+        f"{repo_id!r} is neither a folder nor in the local Hugging Face cache"
+        f"{f' at revision {revision}' if revision else ''}. Get it with: hf download {repo_id}{at}",
+        path=repo_id,
+    )

@@ -1,0 +1,224 @@
+"""How tokens are chosen and when a completion ends: SamplingParams, and its merge with a checkpoint's defaults."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Final, TypedDict
+
+MAX_LOGPROBS: Final = 20
+MAX_SEED: Final = 2**64 - 1
+
+# Other tools' words for the same thing; never accepted, only explained.
+_RENAMED: Final = {
+    "temp": "temperature",
+    "max_new_tokens": "max_tokens",
+    "num_predict": "max_tokens",
+    "n_predict": "max_tokens",
+    "max_completion_tokens": "max_tokens",
+    "repeat_penalty": "repetition_penalty",
+    "stop_strings": "stop",
+    "eos_token_id": "stop_token_ids",
+}
+
+
+class SamplingOverrides(TypedDict, total=False):
+    """The fields of SamplingParams as keywords of `generate`, `stream`, `chat` and `stream_chat`."""
+
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    repetition_penalty: float | None
+    logit_bias: Mapping[int, float] | None
+    seed: int | None
+    max_tokens: int | None
+    min_tokens: int
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    include_stop_str_in_output: bool
+    logprobs: int | None
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SamplingParams:
+    """Sampling options under vLLM's names. None means: what the checkpoint's generation_config.json says.
+
+    temperature: 0 is greedy. If neither this nor the checkpoint has one 1.0; greedy if it says `do_sample: false`.
+    top_p (0, 1], top_k (0 or -1 is off), min_p [0, 1]: truncation of the distribution.
+    presence_penalty, frequency_penalty [-2, 2]; repetition_penalty > 0 (1 is off, also counts the prompt).
+    logit_bias: added to the logits of these token ids; -inf forbids a token.
+    seed: 0 .. 2**64 - 1; None draws a fresh one for each request.
+    max_tokens: None is the rest of the context. min_tokens: before, no stop id is drawn and no stop string looked for.
+    stop: strings that end the text, found across token borders; not part of the text unless include_stop_str_in_output.
+    stop_token_ids: further ids that end the completion. ignore_eos: the checkpoint's own stop ids do not.
+    logprobs: None, 0 (the chosen token only) or up to 20 alternatives per token.
+
+    Raises TypeError for an unknown name or a wrong type, ValueError for a value out of range.
+
+    >>> SamplingParams(temperature=0.7, stop=["END"])
+    SamplingParams(temperature=0.7, stop=('END',); others: the checkpoint's defaults)
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Mapping[int, float] | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    stop: str | Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    logprobs: int | None = None
+
+    def __new__(cls, *args: object, **kwargs: object) -> SamplingParams:
+        _check_names(kwargs)
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        _check_number("temperature", self.temperature, low=0.0)
+        _check_number("top_p", self.top_p, low=0.0, high=1.0, low_open=True)
+        _check_integer("top_k", self.top_k, low=-1)
+        _check_number("min_p", self.min_p, low=0.0, high=1.0)
+        _check_number("presence_penalty", self.presence_penalty, low=-2.0, high=2.0)
+        _check_number("frequency_penalty", self.frequency_penalty, low=-2.0, high=2.0)
+        _check_number("repetition_penalty", self.repetition_penalty, low=0.0, low_open=True)
+        _check_integer("seed", self.seed, low=0, high=MAX_SEED)
+        _check_integer("max_tokens", self.max_tokens, low=1)
+        _check_integer("min_tokens", self.min_tokens, low=0, optional=False)
+        _check_integer("logprobs", self.logprobs, low=0, high=MAX_LOGPROBS)
+        _check_bool("ignore_eos", self.ignore_eos)
+        _check_bool("include_stop_str_in_output", self.include_stop_str_in_output)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens is {self.min_tokens}, more than max_tokens {self.max_tokens}")
+        object.__setattr__(self, "stop", _stop_strings(self.stop))
+        object.__setattr__(self, "stop_token_ids", _stop_ids(self.stop_token_ids))
+        if self.logit_bias is not None:
+            object.__setattr__(self, "logit_bias", _bias(self.logit_bias))
+
+    def __repr__(self) -> str:
+        given = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default]
+        return f"SamplingParams({', '.join(given)}{'; ' if given else ''}others: the checkpoint's defaults)"
+
+    def merged(self, overrides: SamplingOverrides) -> SamplingParams:
+        """A copy with these fields replaced. Raises TypeError for an unknown name."""
+        _check_names(overrides)
+        return replace(self, **overrides) if overrides else self
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class ResolvedSampling:
+    """What a request really uses: `given` merged with the checkpoint's defaults. Greedy if temperature is 0."""
+
+    given: SamplingParams
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+
+    @property
+    def has_penalties(self) -> bool:
+        return self.presence_penalty != 0.0 or self.frequency_penalty != 0.0 or self.repetition_penalty != 1.0
+
+    def __repr__(self) -> str:
+        names = [f.name for f in fields(self) if f.name != "given"]
+        shown = (f"{n}={getattr(self, n)}{'' if getattr(self.given, n) is not None else ' (default)'}" for n in names)
+        return f"ResolvedSampling({', '.join(shown)})"
+
+
+def resolve(params: SamplingParams, generation_defaults: Mapping[str, float | int | bool]) -> ResolvedSampling:
+    """Merge request and checkpoint: a field given in `params` wins, then generation_config.json, then "off"."""
+
+    def pick(name: str, neutral: float) -> float:
+        given = getattr(params, name)
+        return float(given if given is not None else generation_defaults.get(name, neutral))
+
+    greedy = params.temperature is None and generation_defaults.get("do_sample") is False
+    return ResolvedSampling(
+        given=params,
+        temperature=0.0 if greedy else pick("temperature", 1.0),
+        top_p=pick("top_p", 1.0),
+        top_k=max(int(pick("top_k", 0)), 0),
+        min_p=pick("min_p", 0.0),
+        presence_penalty=pick("presence_penalty", 0.0),
+        frequency_penalty=pick("frequency_penalty", 0.0),
+        repetition_penalty=pick("repetition_penalty", 1.0),
+    )
+
+
+def _check_names(given: Iterable[str]) -> None:
+    known = [f.name for f in fields(SamplingParams)]
+    for name in given:
+        if name in known:
+            continue
+        near = _RENAMED.get(name) or next(iter(difflib.get_close_matches(name, known, n=1)), None)
+        hint = f"did you mean {near!r}?" if near else f"known are {', '.join(known)}"
+        raise TypeError(f"SamplingParams has no field {name!r}; {hint}")
+
+
+def _check_number(
+    name: str, value: float | None, *, low: float, high: float = math.inf, low_open: bool = False
+) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be a number, not {type(value).__name__}")
+    if not math.isfinite(value) or value < low or value > high or (low_open and value == low):
+        lowest = f"{'above' if low_open else 'at least'} {low:g}"
+        highest = f" and at most {high:g}" if high < math.inf else ""
+        raise ValueError(f"{name} is {value}; it must be finite, {lowest}{highest}")
+
+
+def _check_integer(name: str, value: int | None, *, low: int, high: int | None = None, optional: bool = True) -> None:
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be an integer, not {type(value).__name__}")
+    if value < low or (high is not None and value > high):
+        raise ValueError(f"{name} is {value}; it must be at least {low}" + (f" and at most {high}" if high else ""))
+
+
+def _check_bool(name: str, value: bool) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {value!r}")
+
+
+def _stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
+    strings = (stop,) if isinstance(stop, str) else tuple(stop)
+    for string in strings:
+        if not isinstance(string, str):
+            raise TypeError(f"stop must be a string or a list of strings, not {string!r} in it")
+        if not string:
+            raise ValueError("stop holds an empty string, which would end every completion at once")
+    return strings
+
+
+def _stop_ids(stop_token_ids: Sequence[int]) -> tuple[int, ...]:
+    ids = tuple(stop_token_ids)
+    for token_id in ids:
+        _check_integer("each of stop_token_ids", token_id, low=0, optional=False)
+    return ids
+
+
+def _bias(logit_bias: Mapping[int, float]) -> dict[int, float]:
+    for token_id, bias in logit_bias.items():
+        _check_integer("each token id of logit_bias", token_id, low=0, optional=False)
+        if isinstance(bias, bool) or not isinstance(bias, (int, float)):
+            raise TypeError(f"logit_bias of token {token_id} must be a number, not {type(bias).__name__}")
+        if math.isnan(bias) or bias == math.inf:
+            raise ValueError(f"logit_bias of token {token_id} is {bias}; it must be finite or -inf")
+    return {token_id: float(bias) for token_id, bias in logit_bias.items()}

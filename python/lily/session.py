@@ -1,0 +1,190 @@
+"""One mutable timeline of tokens that the caller drives step by step."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _core
+from .errors import ContextLengthError, EngineClosedError
+from .generation import prefill_chunks
+from .owner import Owner, Request, Steps
+from .progress import Progress, ProgressOption, ProgressReport
+
+
+class Session:
+    """A timeline: the tokens computed so far and the logits after the last one.
+
+    Usable from any thread; calls on one session wait for each other. Made by `Engine.session` or `Engine.prefill`.
+
+    Example, greedy decoding by hand::
+
+        with engine.session() as session:
+            session.prefill(engine.tokenize("The capital of France is"))
+            for _ in range(8):
+                session.decode(int(session.logits.argmax()))
+            print(engine.detokenize(session.token_ids))
+    """
+
+    def __init__(
+        self, engine: object, owner: Owner, runtime: _core.Runtime, *, vocab_size: int, progress: ProgressOption
+    ) -> None:
+        self._engine = engine  # an engine is not collected while it has sessions
+        self._owner = owner
+        self._runtime = runtime
+        self._vocab_size = vocab_size
+        self._progress = progress
+        self._lock = threading.RLock()
+        self._token_ids = array("I")
+        self._has_logits = False
+        timeline = owner.call(runtime.timeline)
+        self._timeline: _core.Timeline | None = timeline
+        self._finalizer = weakref.finalize(self, owner.post, timeline.close)
+
+    def prefill(self, token_ids: Sequence[int]) -> int:
+        """Extend the timeline to exactly `token_ids` and compute logits for the last one.
+
+        token_ids: the full prefix, shape [n], 1 <= n <= max_context. Returns the number of tokens reused: all computed
+        ones if the prefix extends them, else 0 and the timeline starts over. What was computed before a Ctrl-C stays.
+        Raises ValueError for an id outside the vocabulary, ContextLengthError if n > max_context.
+        """
+        wanted = check_token_ids(token_ids, self._vocab_size)
+        if not len(wanted):
+            raise ValueError("prefill needs at least one token")
+        if len(wanted) > self._runtime.max_context:
+            raise context_length_error(len(wanted), 0, self._runtime.max_context)
+
+        def job(request: Request[Progress, int]) -> Steps[Progress, int]:
+            timeline = self._open_timeline()
+            known = np.frombuffer(self._token_ids, dtype=np.uint32).copy()
+            reused = len(known)
+            extends = reused <= len(wanted) and np.array_equal(wanted[:reused], known)
+            # The same prefix again needs nothing, if its last step left logits.
+            if not extends or (reused == len(wanted) and not self._has_logits):
+                timeline.reset()
+                reused = 0
+            if reused < len(wanted):
+                self._has_logits = False
+                try:
+                    yield from prefill_chunks(request, self._runtime, timeline, wanted[reused:])  # type: ignore[arg-type]
+                    self._has_logits = True
+                finally:
+                    self._token_ids = array("I", wanted[: timeline.num_tokens].tobytes())
+            return reused
+
+        with self._lock, ProgressReport(self._progress, "prefill", "tok") as report:
+            request = self._owner.submit(job)
+            for progress in request:
+                report.update(progress)
+            return request.result()
+
+    def decode(self, token_id: int) -> None:
+        """Append one token and compute the logits after it.
+
+        Raises ValueError for an id outside the vocabulary, ContextLengthError if the context is full.
+        """
+        with self._lock:
+            decode_sessions(self._owner, self._runtime, [self], [token_id])
+
+    @property
+    def logits(self) -> NDArray[np.float32]:
+        """float32 [vocab_size] after the last token: a read-only view, valid until the next step. Copy to keep it."""
+        with self._lock:
+            timeline = self._open_timeline()
+            if not self._has_logits:
+                raise ValueError("this session has no logits yet: call prefill or decode first")
+            return self._owner.call(lambda: timeline.logits)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The timeline, as a copy."""
+        return self._token_ids.tolist()
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Length of the timeline."""
+        return len(self._token_ids)
+
+    def close(self) -> None:
+        """Free the memory of the timeline. May be called twice."""
+        with self._lock:
+            self._timeline = None
+            self._finalizer()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._timeline is None else f"{len(self._token_ids)} of {self._runtime.max_context} tokens"
+        return f"Session({state})"
+
+    def _open_timeline(self) -> _core.Timeline:
+        if self._timeline is None:
+            raise EngineClosedError("the session is closed")
+        return self._timeline
+
+
+def check_token_ids(token_ids: Sequence[int], vocab_size: int) -> NDArray[np.uint32]:
+    """Ids as uint32 [n]. Raises ValueError, naming the place, for one outside 0 .. vocab_size - 1."""
+    ids = np.asarray(token_ids)
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise TypeError(f"token ids must be a flat sequence of integers, not {ids.dtype} with {ids.ndim} dimensions")
+    if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
+        place = int(np.flatnonzero((ids < 0) | (ids >= vocab_size))[0])
+        raise ValueError(f"token id {ids[place]} at place {place} is outside 0 .. {vocab_size - 1} (vocab_size)")
+    return np.ascontiguousarray(ids, dtype=np.uint32)
+
+
+@contextmanager
+def locked(sessions: Sequence[Session]) -> Iterator[None]:
+    """Hold the locks of several sessions, always in the same order."""
+    with ExitStack() as stack:
+        for session in sorted(sessions, key=id):
+            stack.enter_context(session._lock)
+        yield
+
+
+def decode_sessions(
+    owner: Owner, runtime: _core.Runtime, sessions: Sequence[Session], token_ids: Sequence[int]
+) -> None:
+    """Append one token to each of these distinct sessions in one step; the caller holds their locks."""
+    timelines = [session._open_timeline() for session in sessions]
+    ids = check_token_ids(token_ids, sessions[0]._vocab_size).tolist()
+    for session in sessions:
+        if session.num_computed_tokens >= runtime.max_context:
+            raise context_length_error(session.num_computed_tokens, 1, runtime.max_context)
+
+    def step() -> None:
+        # Until the step has worked there are no logits to trust.
+        for session in sessions:
+            session._has_logits = False
+        runtime.decode(timelines, ids)
+        for session, token_id in zip(sessions, ids, strict=True):
+            session._token_ids.append(token_id)
+            session._has_logits = True
+
+    owner.call(step)
+
+
+def context_length_error(prompt_tokens: int, max_tokens: int, max_context: int) -> ContextLengthError:
+    """The error of a request that does not fit, with its numbers and what to change."""
+    total = prompt_tokens + max_tokens
+    return ContextLengthError(
+        f"{prompt_tokens} tokens and {max_tokens} more make {total}, but the context holds {max_context}; "
+        "shorten the prompt, lower max_tokens, or make the Engine with a larger max_context if memory allows",
+        prompt_tokens=prompt_tokens,
+        max_tokens=max_tokens,
+        max_context=max_context,
+    )

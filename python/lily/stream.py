@@ -1,0 +1,129 @@
+"""What a caller iterates: chunks of a running request, and their folds into one result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from types import TracebackType
+
+from .outputs import ChatChunk, ChatReply, Chunk, Completion
+from .owner import Request
+from .parse import ReasoningParser
+from .progress import Progress, ProgressReport
+
+
+class Stream(Iterator[Chunk]):
+    """Chunks of one request, one per token. Closing or dropping it, or Ctrl-C while waiting, cancels the request.
+
+    A thread that waits in `next` while another one closes the stream gets CancelledError with the usage so far.
+    """
+
+    def __init__(self, request: Request[Chunk | Progress, None], report: ProgressReport, engine: object) -> None:
+        self._request = request
+        self._report = report
+        self._engine = engine  # an engine is not collected while somebody reads from it
+        self._closed = False
+
+    def __next__(self) -> Chunk:
+        if self._closed:
+            raise StopIteration
+        try:
+            while isinstance(item := next(self._request), Progress):
+                self._report.update(item)
+        except BaseException:
+            self.close()
+            raise
+        return item
+
+    def close(self) -> None:
+        """Cancel the request if it still runs. May be called twice, and from any thread."""
+        self._closed = True
+        self._request.cancel()
+        self._report.close()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self._request.cancel()
+
+
+class ChatStream(Iterator[ChatChunk]):
+    """Chunks of one answer, reasoning and content apart. Closing works as for Stream."""
+
+    def __init__(self, chunks: Stream, parser: ReasoningParser) -> None:
+        self._chunks = chunks
+        self._parser = parser
+        self._reasoning_tokens = 0
+
+    def __next__(self) -> ChatChunk:
+        chunk = next(self._chunks)
+        if self._parser.inside:
+            self._reasoning_tokens += 1
+        reasoning, content = self._parser.push(chunk.text)
+        if chunk.finish_reason is not None:
+            last_reasoning, last_content = self._parser.flush()
+            reasoning, content = reasoning + last_reasoning, content + last_content
+        usage = chunk.usage and replace(chunk.usage, reasoning_tokens=self._reasoning_tokens)
+        return ChatChunk(
+            content=content,
+            reasoning=reasoning,
+            token_id=chunk.token_id,
+            logprob=chunk.logprob,
+            finish_reason=chunk.finish_reason,
+            stop_reason=chunk.stop_reason,
+            usage=usage,
+            timing=chunk.timing,
+        )
+
+    def close(self) -> None:
+        """Cancel the request if it still runs."""
+        self._chunks.close()
+
+    def __enter__(self) -> ChatStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def fold_completion(chunks: Iterable[Chunk], prompt_token_ids: Sequence[int]) -> Completion:
+    """All chunks of a request as one Completion."""
+    all_chunks = list(chunks)
+    last = all_chunks[-1]
+    assert last.finish_reason is not None and last.usage is not None and last.timing is not None
+    logprobs = tuple(chunk.logprob for chunk in all_chunks if chunk.logprob is not None)
+    return Completion(
+        text="".join(chunk.text for chunk in all_chunks),
+        token_ids=tuple(chunk.token_id for chunk in all_chunks),
+        prompt_token_ids=tuple(prompt_token_ids),
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason,
+        logprobs=logprobs or None,
+        usage=last.usage,
+        timing=last.timing,
+    )
+
+
+def fold_chat(chunks: Iterable[ChatChunk]) -> ChatReply:
+    """All chunks of an answer as one ChatReply."""
+    all_chunks = list(chunks)
+    last = all_chunks[-1]
+    assert last.finish_reason is not None and last.usage is not None and last.timing is not None
+    logprobs = tuple(chunk.logprob for chunk in all_chunks if chunk.logprob is not None)
+    return ChatReply(
+        content="".join(chunk.content for chunk in all_chunks),
+        reasoning="".join(chunk.reasoning for chunk in all_chunks) or None,
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason,
+        logprobs=logprobs or None,
+        usage=last.usage,
+        timing=last.timing,
+    )

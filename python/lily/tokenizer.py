@@ -1,0 +1,186 @@
+"""Text to token ids and back, over the `tokenizers` library, with text and control tokens kept apart."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import tokenizers
+
+from .errors import CheckpointError
+
+_UNKNOWN: Final = "\ufffd".encode()
+
+
+class Tokenizer:
+    """Byte-level BPE of one checkpoint.
+
+    vocab_size: ids of the model, 0 .. vocab_size - 1; the last ones may have no token (padding of the embedding table).
+    id_to_bytes: bytes of each id; U+FFFD for ids without a token.
+    added_tokens: text of each added token (`<|im_end|>`, `<think>`, ..) to its id.
+    special_ids: the added tokens marked special; generated text leaves them out.
+    """
+
+    def __init__(self, folder: Path, vocab_size: int) -> None:
+        path = folder / "tokenizer.json"
+        full = _load(path)
+        size = max(full.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        if size > vocab_size:
+            raise CheckpointError(
+                f"{path} has token ids up to {size - 1}, but the model's vocab_size is {vocab_size}: "
+                "tokenizer and config.json are of different checkpoints",
+                path=str(path),
+                field="vocab_size",
+                expected=f"at least {size}",
+                found=str(vocab_size),
+            )
+        added = full.get_added_tokens_decoder()
+        for token in added.values():
+            if token.lstrip or token.rstrip or token.single_word:
+                raise CheckpointError(
+                    f"{path}: the added token {token.content!r} uses lstrip, rstrip or single_word, "
+                    "which no model of the family does",
+                    path=str(path),
+                    field="added_tokens",
+                )
+        self.vocab_size = vocab_size
+        self.added_tokens = {token.content: token_id for token_id, token in added.items()}
+        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
+        self.special_tokens = frozenset(token.content for token in added.values() if token.special)
+        # Longest first: the alternation then finds the longest token at a place, as the library does.
+        by_length = sorted(self.added_tokens, key=len, reverse=True)
+        self._added_pattern = re.compile("|".join(map(re.escape, by_length))) if by_length else None
+        # The same model without added tokens: it reads "<|im_end|>" as ordinary text.
+        self._plain = tokenizers.Tokenizer(full.model)
+        if full.normalizer is not None:
+            self._plain.normalizer = full.normalizer
+        if full.pre_tokenizer is not None:
+            self._plain.pre_tokenizer = full.pre_tokenizer
+        self.id_to_bytes = _id_to_bytes(path, self._plain.get_vocab(), self.added_tokens, vocab_size)
+
+    def encode(self, text: str, *, allow_special: bool = False, guard: str = "") -> list[int]:
+        """Token ids of `text`. Added tokens in it are plain text, unless allow_special makes them control tokens.
+
+        guard: a character that is left out after the control tokens were found; one that stands inside an added token
+        keeps it plain text (chat_template.py). Raises ValueError for text that is not valid Unicode.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"the text to encode must be a string, not {type(text).__name__}")
+        if not allow_special or self._added_pattern is None:
+            return self._encode_plain(text.replace(guard, ""))
+        ids: list[int] = []
+        start = 0
+        for match in self._added_pattern.finditer(text):
+            ids += self._encode_plain(text[start : match.start()].replace(guard, ""))
+            ids.append(self.added_tokens[match.group()])
+            start = match.end()
+        return ids + self._encode_plain(text[start:].replace(guard, ""))
+
+    def decode(self, token_ids: Iterable[int], *, skip_special: bool = False) -> str:
+        """Text of token ids; bytes that are no character become U+FFFD. Raises ValueError for an id out of range."""
+        ids = self.check_ids(token_ids)
+        table, special = self.id_to_bytes, self.special_ids if skip_special else frozenset()
+        return b"".join(table[i] for i in ids if i not in special).decode(errors="replace")
+
+    def check_ids(self, token_ids: Iterable[int]) -> list[int]:
+        """The ids as a list. Raises ValueError, naming the place, if one is outside 0 .. vocab_size - 1."""
+        ids = list(map(int, token_ids))
+        if ids and (min(ids) < 0 or max(ids) >= self.vocab_size):
+            place, bad = next((n, i) for n, i in enumerate(ids) if not 0 <= i < self.vocab_size)
+            raise ValueError(f"token id {bad} at place {place} is outside 0 .. {self.vocab_size - 1} (vocab_size)")
+        return ids
+
+    def text_table(self) -> list[bytes]:
+        """id_to_bytes for generated text, where special tokens are not shown."""
+        table = list(self.id_to_bytes)
+        for token_id in self.special_ids:
+            table[token_id] = b""
+        return table
+
+    def _encode_plain(self, text: str) -> list[int]:
+        # Lone surrogates are not text; the library would fail without saying where.
+        if not text:
+            return []
+        try:
+            ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+        except (UnicodeEncodeError, TypeError) as error:
+            raise ValueError(f"the text is not valid Unicode (a lone surrogate?): {error}") from None
+        return ids
+
+
+def special_token_texts(folder: Path) -> dict[str, str]:
+    """bos_token, eos_token, .. of tokenizer_config.json; empty without the file."""
+    config = read_tokenizer_config(folder)
+    out: dict[str, str] = {}
+    for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
+        value = config.get(name)
+        text = value.get("content") if isinstance(value, dict) else value
+        if isinstance(text, str):
+            out[name] = text
+    return out
+
+
+def read_tokenizer_config(folder: Path) -> dict[str, object]:
+    """tokenizer_config.json as a dict; empty without the file. Raises CheckpointError if it is broken."""
+    path = folder / "tokenizer_config.json"
+    if not path.exists():
+        return {}
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not JSON: {error}", path=str(path)) from None
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{path} must hold an object", path=str(path), found=type(config).__name__)
+    return config
+
+
+def stop_token_ids(tokenizer: Tokenizer, folder: Path, configured: Sequence[int]) -> tuple[int, ...]:
+    """The ids of the configuration files and the id of the tokenizer's eos_token, in that order, each once."""
+    ids = list(configured)
+    eos = special_token_texts(folder).get("eos_token")
+    if eos is not None:
+        if eos not in tokenizer.added_tokens:
+            raise CheckpointError(
+                f"{folder}: eos_token {eos!r} of tokenizer_config.json is no added token of tokenizer.json",
+                path=str(folder / "tokenizer_config.json"),
+                field="eos_token",
+                found=eos,
+            )
+        ids.append(tokenizer.added_tokens[eos])
+    return tuple(dict.fromkeys(ids))
+
+
+def _load(path: Path) -> tokenizers.Tokenizer:
+    if not path.exists():
+        raise CheckpointError(f"{path} is missing: a checkpoint folder needs it next to config.json", path=str(path))
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception
+        raise CheckpointError(f"{path} cannot be read: {error}", path=str(path)) from None
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Byte-level BPE writes each byte as one printable character (GPT-2's table)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+def _id_to_bytes(path: Path, vocab: dict[str, int], added: dict[str, int], vocab_size: int) -> list[bytes]:
+    alphabet = _byte_alphabet()
+    table = [_UNKNOWN] * vocab_size
+    for token, token_id in vocab.items():
+        try:
+            table[token_id] = bytes(map(alphabet.__getitem__, token))
+        except KeyError as error:
+            if token in added:
+                continue
+            raise CheckpointError(
+                f"{path} is not a byte-level BPE: token {token_id} ({token!r}) holds {error}", path=str(path)
+            ) from None
+    for token, token_id in added.items():
+        table[token_id] = token.encode()
+    return table
