@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#if defined(__AVX2__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -33,6 +33,30 @@ static inline Vf loadf(const float* from) { return load<Vf>(from); }
 static inline void storef(float* to, Vf v) { std::memcpy(to, &v, sizeof v); }
 static inline Vf splat(float x) { return x - Vf{}; }
 static inline Vi splati(std::int32_t x) { return x - Vi{}; }
+
+static inline Vf to_float(Vi v) { return __builtin_convertvector(v, Vf); }
+
+// kLanes bytes as integers.
+static inline Vi widen(const std::uint8_t* from) {
+#if defined(__AVX512F__)
+  return (Vi)_mm512_maskz_cvtepu8_epi32(0xffff, load<__m128i>(from));  // g++ 12 warns about the unmasked form
+#elif defined(__AVX2__)
+  return (Vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+#elif defined(__SSE2__)
+  const __m128i bytes = _mm_cvtsi32_si128(load<std::int32_t>(from)), zero = _mm_setzero_si128();
+  return (Vi)_mm_unpacklo_epi16(_mm_unpacklo_epi8(bytes, zero), zero);
+#else
+  return __builtin_convertvector(load<Vb>(from), Vi);
+#endif
+}
+
+// kLanes bfloat16 numbers.
+static inline Vf load_bf16(const void* from) {
+  const Vi bits = __builtin_convertvector(load<Vh>(from), Vi) << 16;
+  Vf v;
+  std::memcpy(&v, &bits, sizeof v);
+  return v;
+}
 
 static inline float sum(Vf v) {
   float parts[kLanes];

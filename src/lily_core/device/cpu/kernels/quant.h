@@ -1,0 +1,77 @@
+// Weights as they lie in memory: codes in groups of 64 along a row, one (scale, bias) pair per group, w = scale · code + bias.
+#pragma once
+
+#include "device/cpu/kernel.h"
+#include "device/cpu/kernels/simd.h"
+
+namespace lily::cpu::LILY_ISA {
+
+constexpr std::uint32_t kGroup = 64;
+
+// The three ranges of one weight.
+struct Weight {
+  const std::uint8_t* codes;
+  const std::byte* scales;
+  const std::byte* biases;
+};
+
+static inline Weight weight_at(const KernelCall& call, int index) {
+  return {buffer<const std::uint8_t>(call, index), buffer<const std::byte>(call, index + 1), buffer<const std::byte>(call, index + 2)};
+}
+
+constexpr bool is_wide(Format format) { return format == Format::kQ4Wide || format == Format::kQ8Wide; }
+constexpr bool is_4_bit(Format format) { return format == Format::kQ4 || format == Format::kQ4Wide; }
+constexpr std::uint32_t group_bytes(Format format) { return is_4_bit(format) ? kGroup / 2 : kGroup; }
+
+// Scale or bias number `index`, counted over the whole matrix.
+template <Format kFormat>
+static inline float pair_value(const std::byte* pairs, std::size_t index) {
+  if constexpr (is_wide(kFormat)) {
+    return load<float>(pairs + index * sizeof(float));
+  } else {
+    return bf16_to_float(load<std::uint16_t>(pairs + index * sizeof(std::uint16_t)));
+  }
+}
+
+// kLanes of them from number `index`.
+template <Format kFormat>
+static inline Vf pair_values(const std::byte* pairs, std::size_t index) {
+  if constexpr (is_wide(kFormat)) {
+    return load<Vf>(pairs + index * sizeof(float));
+  } else {
+    return load_bf16(pairs + index * sizeof(std::uint16_t));
+  }
+}
+
+// Calls `body.operator()<format>()` for the format of a call.
+template <typename Body>
+static inline void with_format(Format format, Body&& body) {
+  switch (format) {
+    case Format::kQ4: return body.template operator()<Format::kQ4>();
+    case Format::kQ4Wide: return body.template operator()<Format::kQ4Wide>();
+    case Format::kQ8: return body.template operator()<Format::kQ8>();
+    case Format::kQ8Wide: return body.template operator()<Format::kQ8Wide>();
+    case Format::kNone: return;
+  }
+}
+
+// Row `row` of the matrix, `columns` wide.
+template <Format kFormat>
+static inline void dequantise_row(const Weight& w, std::size_t row, std::uint32_t columns, float* to) {
+  const std::size_t first_group = row * (columns / kGroup);
+  const std::uint8_t* codes = w.codes + first_group * group_bytes(kFormat);
+  for (std::uint32_t group = 0; group < columns / kGroup; ++group, codes += group_bytes(kFormat), to += kGroup) {
+    const float scale = pair_value<kFormat>(w.scales, first_group + group);
+    const float bias = pair_value<kFormat>(w.biases, first_group + group);
+    if constexpr (is_4_bit(kFormat)) {
+      for (std::uint32_t i = 0; i < kGroup / 2; ++i) {
+        to[2 * i] = scale * float(codes[i] & 15) + bias;
+        to[2 * i + 1] = scale * float(codes[i] >> 4) + bias;
+      }
+    } else {
+      for (std::uint32_t i = 0; i < kGroup; ++i) to[i] = scale * float(codes[i]) + bias;
+    }
+  }
+}
+
+}  // namespace lily::cpu::LILY_ISA
