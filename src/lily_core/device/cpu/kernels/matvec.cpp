@@ -1,49 +1,64 @@
 #include "device/cpu/kernels/matvec.h"
 
+#include "device/cpu/kernels/norm.h"
+
 namespace lily::cpu::LILY_ISA {
 
-static std::size_t align(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
-
-static float* take(std::byte*& scratch, std::size_t floats) {
-  float* memory = reinterpret_cast<float*>(scratch);
-  scratch += align(floats * sizeof(float));
-  return memory;
-}
-
-Operand::Operand(std::byte*& scratch, Format format, std::uint32_t rows, std::uint32_t columns)
-    : format_(format),
-      rows_(rows),
-      columns_(columns),
-      values_(take(scratch, std::size_t(rows) * columns)),
-      sums_(take(scratch, std::size_t(rows) * (columns / kGroup))) {}
+Operand::Operand(std::byte*& scratch, Format weight_format, std::uint32_t num_rows, std::uint32_t num_columns)
+    : format(weight_format),
+      rows(num_rows),
+      columns(num_columns),
+      values(take_floats(scratch, std::size_t(rows) * columns)),
+      sums(take_floats(scratch, std::size_t(rows) * (columns / kGroup))) {}
 
 std::size_t Operand::bytes(std::uint32_t rows, std::uint32_t columns) {
-  return align(std::size_t(rows) * columns * sizeof(float)) + align(std::size_t(rows) * (columns / kGroup) * sizeof(float));
+  return scratch_floats(std::size_t(rows) * columns) + scratch_floats(std::size_t(rows) * (columns / kGroup));
 }
 
 void Operand::set_row(std::uint32_t row, const float* x) {
-  float* values = values_ + std::size_t(row) * columns_;
-  float* sums = sums_ + std::size_t(row) * (columns_ / kGroup);
-  for (std::uint32_t group = 0; group < columns_ / kGroup; ++group, x += kGroup, values += kGroup) {
+  float* to = values_of(row);
+  for (std::uint32_t group = 0; group < columns / kGroup; ++group, x += kGroup, to += kGroup) {
     Vf total = {};
     for (std::uint32_t i = 0; i < kGroup; i += kLanes) total += loadf(x + i);
-    sums[group] = sum(total);
-    if (is_4_bit(format_)) {
-      for (std::uint32_t i = 0; i < kGroup / 2; ++i) values[i] = x[2 * i], values[kGroup / 2 + i] = x[2 * i + 1];
+    sums_of(row)[group] = sum(total);
+    if (is_4_bit(format)) {
+      for (std::uint32_t i = 0; i < kGroup / 2; ++i) to[i] = x[2 * i], to[kGroup / 2 + i] = x[2 * i + 1];
     } else {
-      std::memcpy(values, x, kGroup * sizeof(float));
+      std::memcpy(to, x, kGroup * sizeof(float));
     }
   }
+}
+
+Operand normed_operand(const KernelCall& call, std::byte*& scratch, Format format, std::uint32_t rows, const float* x,
+                       const float* gain) {
+  const std::uint32_t width = call.model->hidden_size;
+  Operand operand(scratch, format, rows, width);
+  float* normed = take_floats(scratch, width);
+  for (std::uint32_t r = 0; r < rows; ++r) {
+    norm_row(x + std::size_t(r) * width, gain, width, call.model->rms_norm_eps, normed);
+    operand.set_row(r, normed);
+  }
+  return operand;
+}
+
+std::size_t normed_operand_bytes(const ModelConstants& model, const void* rows_args) {
+  return Operand::bytes(static_cast<const RowsArgs*>(rows_args)->rows, model.hidden_size) + scratch_floats(model.hidden_size);
+}
+
+Operand plain_operand(std::byte*& scratch, Format format, std::uint32_t rows, std::uint32_t columns, const float* x) {
+  Operand operand(scratch, format, rows, columns);
+  for (std::uint32_t r = 0; r < rows; ++r) operand.set_row(r, x + std::size_t(r) * columns);
+  return operand;
 }
 
 // kRows weight rows times kProducts operand rows. Several rows at once hide the latency of the additions.
 template <Format kFormat, int kRows, int kProducts>
 static inline void dot_block(const Weight& w, std::size_t first, const Operand& x, const Product* products, std::uint32_t y_index) {
-  const std::uint32_t groups = x.columns() / kGroup;
+  const std::uint32_t groups = x.columns / kGroup;
   const std::uint8_t* codes = w.codes + first * groups * group_bytes(kFormat);
   const std::size_t row_bytes = std::size_t(groups) * group_bytes(kFormat);
   const float* values[kProducts];
-  for (int p = 0; p < kProducts; ++p) values[p] = x.values(products[p].row);
+  for (int p = 0; p < kProducts; ++p) values[p] = x.values_of(products[p].row);
 
   Vf acc[kRows][kProducts] = {};
   for (std::uint32_t group = 0; group < groups; ++group, codes += group_bytes(kFormat)) {
@@ -79,11 +94,11 @@ static inline void dot_block(const Weight& w, std::size_t first, const Operand& 
     std::uint32_t group = 0;
     for (; group + kLanes <= groups; group += kLanes) {
       const Vf bias = pair_values<kFormat>(w.biases, pairs + group);
-      for (int p = 0; p < kProducts; ++p) acc[r][p] += bias * loadf(x.group_sums(products[p].row) + group);
+      for (int p = 0; p < kProducts; ++p) acc[r][p] += bias * loadf(x.sums_of(products[p].row) + group);
     }
     for (; group < groups; ++group) {
       const float bias = pair_value<kFormat>(w.biases, pairs + group);
-      for (int p = 0; p < kProducts; ++p) rest[p] += bias * x.group_sums(products[p].row)[group];
+      for (int p = 0; p < kProducts; ++p) rest[p] += bias * x.sums_of(products[p].row)[group];
     }
     for (int p = 0; p < kProducts; ++p) products[p].y[y_index + r] = sum(acc[r][p]) + rest[p];
   }
@@ -99,7 +114,7 @@ static void dot_rows(const Weight& w, std::size_t first, std::uint32_t count, co
 
 void matvec(const Weight& w, std::size_t first, std::uint32_t count, const Operand& x, const Product* products,
             std::uint32_t num_products) {
-  with_format(x.format(), [&]<Format kFormat>() {
+  with_format(x.format, [&]<Format kFormat>() {
     // Strips of weight rows that stay in the first-level cache while all operand rows pass over them.
     constexpr std::uint32_t kStrip = 8;
     for (std::uint32_t i = 0; i < count; i += kStrip) {
@@ -125,10 +140,29 @@ void matvec_sections(const Weight& w, std::uint32_t begin, std::uint32_t end, co
     const std::uint32_t from = begin > section.begin ? begin : section.begin, to = end < section.end ? end : section.end;
     if (from >= to) continue;
     Product products[kMaxStepRows];
-    for (std::uint32_t r = 0; r < x.rows(); ++r)
+    for (std::uint32_t r = 0; r < x.rows; ++r)
       products[r] = {r, section.y + std::size_t(r) * (section.end - section.begin) + (from - section.begin)};
-    matvec(w, from, to - from, x, products, x.rows());
+    matvec(w, from, to - from, x, products, x.rows);
   }
+}
+
+void matvec_add(const Weight& w, std::uint32_t begin, std::uint32_t end, const Operand& operand, float* x, std::uint32_t width) {
+  constexpr std::uint32_t kStrip = 32;
+  float y[kMaxStepRows][kStrip];
+  Product products[kMaxStepRows];
+  for (std::uint32_t r = 0; r < operand.rows; ++r) products[r] = {r, y[r]};
+  for (std::uint32_t from = begin; from < end; from += kStrip) {
+    const std::uint32_t count = end - from < kStrip ? end - from : kStrip;
+    matvec(w, from, count, operand, products, operand.rows);
+    for (std::uint32_t r = 0; r < operand.rows; ++r)
+      for (std::uint32_t i = 0; i < count; ++i) x[std::size_t(r) * width + from + i] += y[r][i];
+  }
+}
+
+void swiglu(const float* gate, const float* up, std::uint32_t count, float* h) {
+  std::uint32_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) storef(h + i, silu(loadf(gate + i)) * loadf(up + i));
+  if (i < count) store_part(h + i, silu(load_part(gate + i, count - i)) * load_part(up + i, count - i), count - i);
 }
 
 }  // namespace lily::cpu::LILY_ISA

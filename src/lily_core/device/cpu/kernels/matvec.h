@@ -7,29 +7,39 @@ namespace lily::cpu::LILY_ISA {
 
 constexpr std::uint32_t kMaxStepRows = 8;
 
+// Cuts a thread's scratch into pieces that start on cache lines.
+constexpr std::size_t scratch_floats(std::size_t count) { return (count * sizeof(float) + 63) / 64 * 64; }
+static inline float* take_floats(std::byte*& scratch, std::size_t count) {
+  float* memory = reinterpret_cast<float*>(scratch);
+  scratch += scratch_floats(count);
+  return memory;
+}
+
 // Activation rows laid out for the dot products. A 4-bit byte holds two neighbours, so those rows keep, in each group, the even
 // elements in front of the odd ones; the group sums carry the biases.
-class Operand {
- public:
+struct Operand {
   // Takes its memory from the front of `scratch`.
   Operand(std::byte*& scratch, Format format, std::uint32_t rows, std::uint32_t columns);
   static std::size_t bytes(std::uint32_t rows, std::uint32_t columns);
 
   void set_row(std::uint32_t row, const float* x);
+  float* values_of(std::uint32_t row) const { return values + std::size_t(row) * columns; }
+  float* sums_of(std::uint32_t row) const { return sums + std::size_t(row) * (columns / kGroup); }
 
-  Format format() const { return format_; }
-  std::uint32_t rows() const { return rows_; }
-  std::uint32_t columns() const { return columns_; }
-  const float* values(std::uint32_t row) const { return values_ + std::size_t(row) * columns_; }
-  const float* group_sums(std::uint32_t row) const { return sums_ + std::size_t(row) * (columns_ / kGroup); }
-
- private:
-  Format format_;
-  std::uint32_t rows_;
-  std::uint32_t columns_;
-  float* values_;  // [rows][columns]
-  float* sums_;    // [rows][columns / 64]
+  Format format;
+  std::uint32_t rows;
+  std::uint32_t columns;
+  float* values;  // [rows][columns]
+  float* sums;    // [rows][columns / 64]
 };
+
+// The prologue of the kernels that read the residual stream: an operand of rows norm(x, gain), H wide.
+Operand normed_operand(const KernelCall& call, std::byte*& scratch, Format format, std::uint32_t rows, const float* x,
+                       const float* gain);
+std::size_t normed_operand_bytes(const ModelConstants& model, const void* rows_args);
+
+// An operand of `rows` rows as they are.
+Operand plain_operand(std::byte*& scratch, Format format, std::uint32_t rows, std::uint32_t columns, const float* x);
 
 // Where one operand row's products go: y[i] = W[first + i] · row.
 struct Product {
@@ -51,5 +61,11 @@ struct Section {
 // Weight rows [begin, end) times every operand row, each product into the section that its weight row belongs to.
 void matvec_sections(const Weight& w, std::uint32_t begin, std::uint32_t end, const Operand& x, const Section* sections,
                      std::uint32_t num_sections);
+
+// x[r][i] += W[i] · operand row r for weight rows i in [begin, end); x is `width` wide.
+void matvec_add(const Weight& w, std::uint32_t begin, std::uint32_t end, const Operand& operand, float* x, std::uint32_t width);
+
+// h = silu(gate) · up
+void swiglu(const float* gate, const float* up, std::uint32_t count, float* h);
 
 }  // namespace lily::cpu::LILY_ISA

@@ -25,4 +25,12 @@ static inline void norm_row(const float* x, const float* gain, std::uint32_t wid
   for (; i < width; ++i) y[i] = gain[i] * (x[i] * scale);
 }
 
+// y = gain o / sqrt(mean(o²) + eps) · silu(z): the delta net's norm of one head.
+static inline void gated_norm_row(const float* o, const float* z, const float* gain, std::uint32_t width, float eps, float* y) {
+  norm_row(o, gain, width, eps, y);
+  std::uint32_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) storef(y + i, loadf(y + i) * silu(loadf(z + i)));
+  if (i < width) store_part(y + i, load_part(y + i, width - i) * silu(load_part(z + i, width - i)), width - i);
+}
+
 }  // namespace lily::cpu::LILY_ISA

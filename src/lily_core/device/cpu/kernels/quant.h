@@ -55,6 +55,17 @@ static inline void with_format(Format format, Body&& body) {
   }
 }
 
+// The names of one op for all formats, in the order of Format; literals, because the table keeps the pointers.
+#define LILY_FORMAT_NAMES(op, rest) {op "_q4g64" rest, op "_q4g64w" rest, op "_q8g64" rest, op "_q8g64w" rest}
+
+static inline void add_formats(KernelTable& table, KernelEntry entry, const char* const (&names)[4]) {
+  for (int i = 0; i < 4; ++i) {
+    entry.name = names[i];
+    entry.format = Format(i);
+    add_kernel(table, entry);
+  }
+}
+
 // Row `row` of the matrix, `columns` wide.
 template <Format kFormat>
 static inline void dequantise_row(const Weight& w, std::size_t row, std::uint32_t columns, float* to) {

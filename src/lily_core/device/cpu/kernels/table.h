@@ -7,6 +7,18 @@ namespace lily::cpu::LILY_ISA {
 
 void add_rms_norm(KernelTable& table);
 
+// The step program, and embed's form for prefill.
+void add_embed(KernelTable& table);
+void add_gdn_in(KernelTable& table);
+void add_gdn_out(KernelTable& table);
+void add_attn_in(KernelTable& table);
+void add_attn_out(KernelTable& table);
+void add_router(KernelTable& table);
+void add_shared_up(KernelTable& table);
+void add_experts_up(KernelTable& table);
+void add_experts_down(KernelTable& table);
+void add_lm_head(KernelTable& table);
+
 void add_all(KernelTable& table);
 
 }  // namespace lily::cpu::LILY_ISA
