@@ -58,6 +58,15 @@ static inline Vf load_bf16(const void* from) {
   return v;
 }
 
+// 0, 1, 2, ..
+#if defined(__AVX512F__)
+constexpr Vi kLaneIndex = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#elif defined(__AVX2__)
+constexpr Vi kLaneIndex = {0, 1, 2, 3, 4, 5, 6, 7};
+#else
+constexpr Vi kLaneIndex = {0, 1, 2, 3};
+#endif
+
 static inline float sum(Vf v) {
   float parts[kLanes];
   storef(parts, v);

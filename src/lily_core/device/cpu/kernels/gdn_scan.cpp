@@ -1,0 +1,89 @@
+// The sequential part of the chunked delta rule: the state through all chunks, and the outputs (docs/design/model.md 3.2).
+#include <cmath>
+
+#include "device/cpu/kernel.h"
+#include "device/cpu/kernels/delta.h"
+#include "device/cpu/kernels/table.h"
+
+namespace lily::cpu::LILY_ISA {
+
+constexpr std::uint32_t kScanColumns = 32;  // value columns of a tile: they never meet, so tiles need no order
+static_assert(kScanColumns % kTileColumns == 0);
+
+struct ScanScratch {
+  float d[kChunk * kScanColumns];
+  float o[kChunk * kScanColumns];
+  float decay[kChunk];
+  float state[1];  // [dk][kScanColumns]
+};
+
+static std::size_t gdn_scan_scratch_bytes(const ModelConstants& model, const void*) {
+  return sizeof(ScanScratch) + std::size_t(model.linear_key_head_dim) * kScanColumns * sizeof(float);
+}
+
+static void gdn_scan(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
+  const ModelConstants& model = *call.model;
+  const LayerArgs& args = args_of<LayerArgs>(call);
+  const StepRow& step = *buffer<const StepRow>(call, 0);
+  const std::size_t heads = model.linear_num_value_heads, heads_per_key = heads / model.linear_num_key_heads;
+  const std::size_t key_width = model.linear_key_head_dim, value_width = model.linear_value_head_dim;
+  const std::size_t key_dim = model.key_dim(), value_dim = model.value_dim();
+  float* states = buffer<float>(call, 7);
+  ScanScratch& s = *reinterpret_cast<ScanScratch*>(call.scratch);
+
+  for (std::uint32_t index = first; index < last; ++index) {
+    const Tile t = tile_at(call, index);
+    const std::size_t head = t.y0, key_head = head / heads_per_key;
+    auto state_at = [&](std::uint32_t slot) {
+      return states + ((std::size_t(slot) * model.num_linear_layers + args.layer) * heads + head) * key_width * value_width + t.x0;
+    };
+    for (std::size_t i = 0; i < key_width; ++i)
+      std::memcpy(s.state + i * kScanColumns, state_at(step.slot_in) + i * value_width, kScanColumns * sizeof(float));
+
+    for (std::size_t row0 = 0; row0 < args.rows; row0 += kChunk) {
+      const std::uint32_t length = args.rows - row0 < kChunk ? std::uint32_t(args.rows - row0) : kChunk;
+      const float* q = buffer<const float>(call, 1) + row0 * key_dim + key_head * key_width;
+      const float* k = buffer<const float>(call, 2) + row0 * key_dim + key_head * key_width;
+      const float* u = buffer<const float>(call, 3) + row0 * value_dim + head * value_width + t.x0;
+      const float* w = buffer<const float>(call, 4) + (row0 * heads + head) * key_width;
+      const float* qk = buffer<const float>(call, 5) + (row0 * heads + head) * kChunk;
+      float* o = buffer<float>(call, 8) + row0 * value_dim + head * value_width + t.x0;
+      for (std::uint32_t i = 0; i < length; ++i) s.decay[i] = buffer<const float>(call, 6)[(row0 + i) * heads + head];
+
+      product({w, heads * key_width, 1}, s.state, kScanColumns, length, key_width, kScanColumns, false, s.d, kScanColumns);
+      for (std::uint32_t i = 0; i < length; ++i)
+        for (std::uint32_t j = 0; j < kScanColumns; j += kLanes)
+          storef(s.d + i * kScanColumns + j, loadf(u + i * value_dim + j) - loadf(s.d + i * kScanColumns + j));
+
+      product({q, key_dim, 1}, s.state, kScanColumns, length, key_width, kScanColumns, false, s.o, kScanColumns);
+      for (std::uint32_t i = 0; i < length; ++i) {
+        const float factor = std::exp(s.decay[i]);
+        for (std::uint32_t j = 0; j < kScanColumns; j += kLanes)
+          storef(s.o + i * kScanColumns + j, factor * loadf(s.o + i * kScanColumns + j));
+      }
+      for_row_blocks(length, [&](std::uint32_t begin, std::uint32_t count) {
+        product({qk + begin * heads * kChunk, heads * kChunk, 1}, s.d, kScanColumns, count, begin + count, kScanColumns, true,
+                s.o + begin * kScanColumns, kScanColumns);
+      });
+      for (std::uint32_t i = 0; i < length; ++i) std::memcpy(o + i * value_dim, s.o + i * kScanColumns, kScanColumns * sizeof(float));
+
+      const float end = s.decay[length - 1], end_factor = std::exp(end);
+      for (std::uint32_t i = 0; i < length; ++i) {
+        const float factor = std::exp(end - s.decay[i]);
+        for (std::uint32_t j = 0; j < kScanColumns; j += kLanes)
+          storef(s.d + i * kScanColumns + j, factor * loadf(s.d + i * kScanColumns + j));
+      }
+      for (std::size_t i = 0; i < key_width * kScanColumns; i += kLanes) storef(s.state + i, end_factor * loadf(s.state + i));
+      product({k, 1, key_dim}, s.d, kScanColumns, std::uint32_t(key_width), length, kScanColumns, true, s.state, kScanColumns);
+    }
+    for (std::size_t i = 0; i < key_width; ++i)
+      std::memcpy(state_at(step.slot_out) + i * value_width, s.state + i * kScanColumns, kScanColumns * sizeof(float));
+  }
+}
+
+void add_gdn_scan(KernelTable& table) {
+  add_kernel(table, {.name = "gdn_scan_f32", .run = gdn_scan, .access = "rrrrrrrbw", .args_size = sizeof(LayerArgs),
+                     .tile = {kScanColumns, 1, 1}, .scratch_bytes = gdn_scan_scratch_bytes});
+}
+
+}  // namespace lily::cpu::LILY_ISA

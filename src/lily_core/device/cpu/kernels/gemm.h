@@ -1,0 +1,136 @@
+// y = x Wᵀ for a quantised weight W and many rows x: codes are turned into f32 once per tile and block of rows.
+#pragma once
+
+#include <cstddef>
+
+#include "device/cpu/kernels/product.h"
+#include "device/cpu/kernels/quant.h"
+
+namespace lily::cpu::LILY_ISA {
+
+// The panel (columns × depth floats, 64 KiB) stays in the second-level cache while all rows of the block pass by;
+// a sliver of a register tile's rows (depth floats each) stays in the first.
+constexpr std::uint32_t kGemmColumns = 64;
+constexpr std::uint32_t kGemmDepth = 256;
+constexpr std::uint32_t kGemmRows = 512;
+constexpr std::uint32_t kSliverStride = kGemmDepth + 16;  // rows of x are often 4096 bytes apart: all in one cache set
+static_assert(kGemmColumns % kTileColumns == 0);
+
+struct GemmScratch {
+  float panel[kGemmColumns * kGemmDepth];  // [column / kTileColumns][k][column % kTileColumns]
+  float sliver[kTileRows * kSliverStride];
+  float product[2][kGemmRows * kGemmColumns];  // [row][column]; the second for gate and up
+};
+
+static inline std::size_t gemm_scratch_bytes(const ModelConstants&, const void*) { return sizeof(GemmScratch); }
+
+static inline GemmScratch& gemm_scratch(const KernelCall& call) { return *reinterpret_cast<GemmScratch*>(call.scratch); }
+
+// Matrix `matrix` of the stack of [rows, columns] matrices bound from buffer `index` on.
+static inline Weight stacked_weight(const KernelCall& call, int index, std::uint32_t matrix, std::uint32_t rows, std::uint32_t columns) {
+  const Weight w = weight_at(call, index);
+  const std::size_t groups = std::size_t(matrix) * rows * (columns / kGroup);
+  const std::size_t pair_bytes = groups * (is_wide(call.format) ? sizeof(float) : sizeof(std::uint16_t));
+  return {w.codes + groups * group_bytes(call.format), w.scales + pair_bytes, w.biases + pair_bytes};
+}
+
+// Rows [n0, n0 + columns) of the weight, elements [k0, k0 + depth) of each, as panels; columns past the last are 0.
+// Lanes are rows of the weight: one word of each, transposed, holds 32 / kBits neighbours that are shifted out one by one.
+template <Format kFormat>
+static inline void unpack_panel(const Weight& w, std::uint32_t width, std::uint32_t n0, std::uint32_t columns, std::uint32_t k0,
+                                std::uint32_t depth, float* panel) {
+  constexpr int kBits = is_4_bit(kFormat) ? 4 : 8, kCodes = 32 / kBits, kWords = kGroup / kCodes;
+  const std::uint32_t padded = (columns + kTileColumns - 1) / kTileColumns * kTileColumns;
+  for (std::uint32_t n = 0; n < padded; n += kLanes) {
+    float* to = panel + std::size_t(n / kTileColumns) * kTileColumns * kGemmDepth + n % kTileColumns;
+    const std::uint32_t lanes = n >= columns ? 0 : columns - n < std::uint32_t(kLanes) ? columns - n : kLanes;
+    for (std::uint32_t k = 0; k < depth; k += kGroup) {
+      std::uint32_t words[kWords][kLanes];
+      float scales[kLanes], biases[kLanes];
+      if (lanes < std::uint32_t(kLanes)) {
+        std::memset(words, 0, sizeof words);
+        std::memset(scales, 0, sizeof scales);
+        std::memset(biases, 0, sizeof biases);
+      }
+      for (std::uint32_t lane = 0; lane < lanes; ++lane) {
+        const std::size_t group = (std::size_t(n0 + n + lane) * width + k0 + k) / kGroup;
+        scales[lane] = pair_value<kFormat>(w.scales, group);
+        biases[lane] = pair_value<kFormat>(w.biases, group);
+        const std::uint8_t* codes = w.codes + group * group_bytes(kFormat);
+        for (int i = 0; i < kWords; ++i) words[i][lane] = load<std::uint32_t>(codes + 4 * i);
+      }
+      const Vf scale = loadf(scales), bias = loadf(biases);
+      for (int i = 0; i < kWords; ++i) {
+        const Vi word = load<Vi>(words[i]);
+#pragma GCC unroll 8
+        for (int j = 0; j < kCodes; ++j) {
+          const Vi code = (word >> (kBits * j)) & ((1 << kBits) - 1);
+          storef(to, to_float(code) * scale + bias);
+          to += kTileColumns;
+        }
+      }
+    }
+  }
+}
+
+// product[i, n - n0] = x_i · W_n for i < rows <= kGemmRows and n in [n0, n0 + columns), columns <= kGemmColumns.
+// x_i = row_at(i), `width` elements.
+template <typename RowAt>
+static inline void gemm(Format format, const Weight& w, std::uint32_t width, std::uint32_t n0, std::uint32_t columns, RowAt row_at,
+                        std::uint32_t rows, GemmScratch& scratch, float* product) {
+  for (std::uint32_t k0 = 0; k0 < width; k0 += kGemmDepth) {
+    const std::uint32_t depth = width - k0 < kGemmDepth ? width - k0 : kGemmDepth;
+    with_format(format, [&]<Format kFormat>() { unpack_panel<kFormat>(w, width, n0, columns, k0, depth, scratch.panel); });
+    for_row_blocks(rows, [&](std::uint32_t begin, std::uint32_t count) {
+      for (std::uint32_t i = 0; i < count; ++i)
+        std::memcpy(scratch.sliver + i * kSliverStride, row_at(begin + i) + k0, depth * sizeof(float));
+      for (std::uint32_t n = 0; n < columns; n += kTileColumns)
+        product_tile_of(count, {scratch.sliver, kSliverStride, 1}, scratch.panel + n * kGemmDepth, kTileColumns, depth, k0 > 0,
+                        product + begin * kGemmColumns + n, kGemmColumns);
+    });
+  }
+}
+
+// y = x Wᵀ over the tiles of a dispatch of extent (rows of W, rows of x), x being buffer 0 and W the next ones:
+// store(row, column, count, values) per row and tile.
+template <typename Store>
+static inline void gemm_tiles(const KernelCall& call, std::uint32_t first, std::uint32_t last, std::uint32_t width, Store store) {
+  const float* x = buffer<const float>(call, 0);
+  const Weight w = weight_at(call, 1);
+  GemmScratch& scratch = gemm_scratch(call);
+  for (std::uint32_t index = first; index < last; ++index) {
+    const Tile t = tile_at(call, index);
+    const std::uint32_t columns = t.x1 - t.x0;
+    gemm(call.format, w, width, t.x0, columns, [&](std::uint32_t i) { return x + std::size_t(t.y0 + i) * width; }, t.y1 - t.y0,
+         scratch, scratch.product[0]);
+    for (std::uint32_t row = t.y0; row < t.y1; ++row)
+      store(row, t.x0, columns, scratch.product[0] + (row - t.y0) * kGemmColumns);
+  }
+}
+
+static inline void add_row(const float* values, std::uint32_t count, float* to) {
+  for (std::uint32_t i = 0; i < count; ++i) to[i] += values[i];
+}
+
+// Columns [begin, begin + width) of a product, stored as rows of their own.
+struct OutputPart {
+  float* to;
+  std::uint32_t width;
+};
+
+// Stores columns [column, column + count) of a row whose columns are cut into `parts`, in order.
+template <std::size_t kParts>
+static inline void store_parts(const OutputPart (&parts)[kParts], std::uint32_t row, std::uint32_t column, std::uint32_t count,
+                               const float* values) {
+  std::uint32_t part_begin = 0;
+  for (const OutputPart& part : parts) {
+    const std::uint32_t part_end = part_begin + part.width;
+    const std::uint32_t begin = column > part_begin ? column : part_begin;
+    const std::uint32_t end = column + count < part_end ? column + count : part_end;
+    if (begin < end)
+      std::memcpy(part.to + std::size_t(row) * part.width + (begin - part_begin), values + (begin - column), (end - begin) * sizeof(float));
+    part_begin = part_end;
+  }
+}
+
+}  // namespace lily::cpu::LILY_ISA
