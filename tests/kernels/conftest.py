@@ -1,15 +1,16 @@
-"""Every kernel test runs on every instruction set of this machine's CPU."""
+"""Every kernel test runs on every instruction set of this machine's CPU, and once in the checked mode."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from lily import _core
+from lily.errors import DeviceError
 
-from tests.kernels.harness import EPS, Array, Run
+from tests.kernels.harness import EPS, NANO, Array, Run
 
 
-@pytest.fixture(scope="session", params=["baseline", "avx2", "avx512"])
-def run(request: pytest.FixtureRequest) -> Iterator[Run]:
+@pytest.fixture(scope="session", params=["baseline", "avx2", "avx512", "checked"])
+def run(request: pytest.FixtureRequest) -> Run:
     """Runs one dispatch; devices are kept per set of sizes."""
     devices: dict[frozenset[tuple[str, int]], _core.Device] = {}
 
@@ -18,13 +19,11 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     ) -> None:
         key = frozenset(sizes.items())
         if key not in devices:
-            devices[key] = _core.Device("cpu", sizes=sizes, rms_norm_eps=EPS, threads=2)
+            devices[key] = _core.Device("cpu", sizes=sizes, rms_norm_eps=EPS, threads=2, debug=request.param)
         devices[key].run(kernel, args, buffers, extent)
 
     try:
-        _core.set_cpu_isa(request.param)
-    except ValueError as error:
+        _core.Device("cpu", sizes=NANO, debug=request.param)
+    except DeviceError as error:
         pytest.skip(str(error))
-    yield run_kernel
-    devices.clear()
-    _core.set_cpu_isa("")
+    return run_kernel
