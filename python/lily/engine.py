@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 import sys
 import weakref
@@ -99,6 +100,7 @@ class Engine:
 
     def _load(self, folder: Path, *, device: str, dtype: str, max_context: int | None) -> _core.Runtime:
         native, limit, owner = self._config.native(), self._memory_limit, self._owner
+        model_context = self._config.max_position_embeddings or 0
 
         def job(request: Request[Progress, _core.Runtime]) -> Steps[Progress, _core.Runtime]:
             def report(done: int, total: int) -> None:
@@ -112,7 +114,9 @@ class Engine:
                 device=device,
                 dtype=dtype,
                 max_context=max_context,
+                model_context=model_context,
                 memory_limit=limit,
+                debug=os.environ.get("LILY_CPU_DEBUG", ""),
                 progress=report,
             )
             owner.at_exit(runtime.close)
@@ -231,7 +235,7 @@ class Engine:
 
     @property
     def runtime(self) -> _core.Runtime:
-        """The native side: device, dtype, max_context, memory_bytes, load_report, program_stats()."""
+        """The native side: device, dtype, max_context, memory_bytes, load_report, decode_stats(), prefill_stats()."""
         return self._runtime
 
     @property

@@ -268,10 +268,12 @@ void bind_runtime(nb::module_& m) {
               const std::optional<std::function<void(std::uint64_t, std::uint64_t)>>& progress) {
              new (self) BoundRuntime(folder, config, {device, dtype, max_context, model_context, memory_limit, {threads, debug}}, progress);
            },
-           "folder"_a, "config"_a, nb::kw_only(), "device"_a, "dtype"_a, "max_context"_a.none(), "model_context"_a = 0, "memory_limit"_a,
+           "folder"_a, "config"_a, nb::kw_only(), "device"_a = "auto", "dtype"_a = "auto", "max_context"_a = nb::none(),
+           "model_context"_a = 0, "memory_limit"_a,
            "threads"_a = 0, "debug"_a = "", "progress"_a = nb::none())
       .def_prop_ro("device", [](const BoundRuntime& r) { return std::string(r.get()->device().name()); })
       .def_prop_ro("device_description", [](const BoundRuntime& r) { return r.get()->device().description(); })
+      .def_prop_ro("dtype", [](const BoundRuntime& r) { return r.get()->dtype(); })
       .def_prop_ro("max_context", [](const BoundRuntime& r) { return r.get()->memory().max_context; })
       .def_prop_ro("max_timelines", [](const BoundRuntime& r) { return r.get()->memory().num_timelines; })
       .def_prop_ro("max_chunk_tokens", [](const BoundRuntime&) { return kMaxChunkTokens; })

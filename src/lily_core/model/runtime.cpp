@@ -66,12 +66,12 @@ Runtime::Recorded& Runtime::ProgramCache::get(const Key& key, const std::functio
 
 Runtime::Runtime(const std::string& folder, const ModelConfig& config, const RuntimeOptions& options, const LoadProgress& progress)
     : config_(config), checkpoint_(folder) {
-  if (options.dtype != "float32")
+  if (options.dtype != "auto" && options.dtype != dtype())
     throw std::invalid_argument("dtype \"" + options.dtype + "\" is not available on the " + options.device +
                                 " device; use \"float32\" or \"auto\"");
   plan_ = plan_memory(options);
   config_.max_pages = pages_for(plan_.max_context);
-  device_ = make_device(options.device, config_, options.device_options);
+  device_ = make_device(options.device == "auto" ? "cpu" : options.device, config_, options.device_options);
   weights_ = load_weights(checkpoint_, config_, *device_, progress);
   state_ = std::make_unique<State>(*device_, config_, plan_.num_timelines, 2 * plan_.num_timelines + 1, plan_.num_pages);
   activations_ = std::make_unique<Activations>(*device_, config_, plan_.num_timelines);

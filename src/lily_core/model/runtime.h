@@ -26,8 +26,8 @@
 namespace lily {
 
 struct RuntimeOptions {
-  std::string device = "cpu";
-  std::string dtype = "float32";
+  std::string device = "auto";  // or a device's name
+  std::string dtype = "auto";   // or the operand type of matrix products
   std::optional<std::uint32_t> max_context;  // tokens; none: what fits, at most the model's limit
   std::uint32_t model_context = 0;           // the model's own limit; 0: unknown
   std::uint64_t memory_limit = 0;            // bytes, for weights, state and everything else
@@ -64,6 +64,7 @@ class Runtime {
 
   const ModelConfig& config() const { return config_; }
   Device& device() { return *device_; }
+  std::string dtype() const { return "float32"; }  // of matrix products and of activations between kernels
   const MemoryPlan& memory() const { return plan_; }
   const Weights& weights() const { return weights_; }
   const Checkpoint& checkpoint() const { return checkpoint_; }

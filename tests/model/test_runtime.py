@@ -1,0 +1,234 @@
+"""The two programs on small checkpoints of both families against the float64 reference: model.md sections 6 and 7."""
+
+import numpy as np
+import pytest
+
+from lily import _core
+from lily.config import load_config
+from lily.errors import CancelledError, MemoryLimitError
+from tests.oracles.forward import forward
+from tools.make_checkpoint import make
+
+FAMILIES = ("qwen3_5_moe", "qwen3_next")
+LIMIT = 1 << 30
+# model.md section 7: the prompt, and the arg-max of every row.
+PROMPT = [1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233]
+GOLDEN = {
+    ("qwen3_5_moe", "nano"): [302, 211, 317, 68, 126, 280, 47, 411, 120, 320, 395, 263],
+    ("qwen3_next", "nano"): [125, 101, 145, 172, 416, 364, 413, 75, 407, 242, 469, 319],
+    ("qwen3_5_moe", "tiny"): [288, 149, 345, 2039, 202, 318, 212, 1508, 913, 1145, 1050, 502],
+    ("qwen3_next", "tiny"): [266, 1916, 2020, 1348, 1654, 1323, 835, 212, 975, 586, 2013, 1407],
+}
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory):
+    """Function of (family, size) that makes each checkpoint once."""
+    made = {}
+
+    def get(family, size="nano"):
+        if (family, size) not in made:
+            made[family, size] = make(tmp_path_factory.mktemp(f"{family}-{size}"), family, "mlx", size)
+        return made[family, size]
+
+    return get
+
+
+def load(folder, **options):
+    options = {"memory_limit": LIMIT, "max_context": 2048} | options
+    return _core.Runtime(str(folder), load_config(folder).native(), **options)
+
+
+def ids(*values):
+    return np.array(values, np.uint32)
+
+
+def prefill(runtime, timeline, token_ids, chunk_size=512):
+    """Prefill in chunks; logits after the last token."""
+    token_ids = np.asarray(token_ids, np.uint32)
+    for begin in range(0, len(token_ids), chunk_size):
+        last = begin + chunk_size >= len(token_ids)
+        runtime.prefill(timeline, token_ids[begin : begin + chunk_size], wants_logits=last)
+    return timeline.logits.copy()
+
+
+def decode_rows(runtime, timeline, token_ids):
+    rows = []
+    for token_id in token_ids:
+        runtime.decode([timeline], [int(token_id)])
+        rows.append(timeline.logits.copy())
+    return np.array(rows)
+
+
+def check_gate(got, reference):
+    """The end-to-end gate of float32 mode."""
+    got, reference = np.atleast_2d(got).astype(np.float64), np.atleast_2d(reference)
+    assert np.isfinite(got).all()
+    ratio = np.sqrt(((got - reference) ** 2).mean(-1) / (reference**2).mean(-1))
+    assert np.median(ratio) <= 1e-5, f"RMS ratio {np.median(ratio):.2e}"
+
+    def log_softmax(x):
+        x = x - x.max(-1, keepdims=True)
+        return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+    p, q = log_softmax(reference), log_softmax(got)
+    assert (np.exp(p) * (p - q)).sum(-1).mean() <= 1e-9
+    top = np.sort(reference, -1)
+    clear = top[:, -1] - top[:, -2] > 1e-3
+    assert (got.argmax(-1) == reference.argmax(-1))[clear].all()
+
+
+@pytest.mark.parametrize(("family", "size"), GOLDEN)
+def test_decode_gives_the_golden_rows(checkpoint, family, size):
+    folder = checkpoint(family, size)
+    runtime = load(folder)
+    rows = decode_rows(runtime, runtime.timeline(), PROMPT)
+    assert rows.argmax(-1).tolist() == GOLDEN[family, size]
+    check_gate(rows, forward(folder, PROMPT))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("chunk_size", [1, 7, 64, 512])
+def test_chunk_size_does_not_matter(checkpoint, family, chunk_size):
+    folder = checkpoint(family)
+    token_ids = (37 * np.arange(150) + 11) % 512
+    runtime = load(folder)
+    reference = forward(folder, token_ids.tolist())
+    timeline = runtime.timeline()
+    check_gate(prefill(runtime, timeline, token_ids[:149], chunk_size), reference[148])
+    check_gate(decode_rows(runtime, timeline, token_ids[149:]), reference[149:])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("debug", ["shuffled", "checked", "checked,shuffled", "baseline"])
+def test_debug_modes_compute_the_same(checkpoint, family, debug):
+    folder = checkpoint(family)
+    token_ids = (37 * np.arange(70) + 11) % 512
+    reference = forward(folder, token_ids.tolist())
+    runtime = load(folder, debug=debug)
+    timeline = runtime.timeline()
+    check_gate(prefill(runtime, timeline, token_ids[:67], 65), reference[66])
+    check_gate(decode_rows(runtime, timeline, token_ids[67:]), reference[67:])
+
+
+def test_long_context_crosses_pages_and_buckets(checkpoint):
+    folder = checkpoint("qwen3_5_moe")
+    token_ids = (37 * np.arange(1100) + 11) % 512
+    reference = forward(folder, token_ids.tolist(), chunk_size=64)
+    runtime = load(folder)
+    timeline = runtime.timeline()
+    check_gate(prefill(runtime, timeline, token_ids[:1020]), reference[1019])
+    check_gate(decode_rows(runtime, timeline, token_ids[1020:1030]), reference[1020:1030])
+    check_gate(prefill(runtime, timeline, token_ids[1030:]), reference[-1])
+
+
+@pytest.mark.parametrize("rows", [2, 3, 8])
+def test_a_step_of_several_timelines_equals_each_alone(checkpoint, rows):
+    folder = checkpoint("qwen3_next")
+    runtime = load(folder)
+    prompts = [(31 * np.arange(20 + 9 * r) + r) % 512 for r in range(rows)]
+    timelines = [runtime.timeline() for _ in prompts]
+    for timeline, prompt in zip(timelines, prompts, strict=True):
+        prefill(runtime, timeline, prompt)
+    for step in range(3):
+        runtime.decode(timelines, [5 + step] * rows)
+    for timeline, prompt in zip(timelines, prompts, strict=True):
+        check_gate(timeline.logits, forward(folder, [*prompt.tolist(), 5, 6, 7])[-1])
+
+
+def test_sampled_tokens_continue_on_the_device(checkpoint):
+    folder = checkpoint("qwen3_5_moe")
+    runtime = load(folder)
+    greedy = _core.Sampling(logprobs=3)
+    timeline = runtime.timeline()
+    drawn = [runtime.prefill(timeline, ids(*PROMPT), wants_logits=True, sampling=greedy)]
+    for _ in range(8):
+        drawn += runtime.decode([timeline], None, sampling=[greedy])
+    expected = list(PROMPT)
+    for result in drawn:
+        row = forward(folder, expected)[-1]
+        assert result.token_id == row.argmax()
+        logprobs = row - row.max() - np.log(np.exp(row - row.max()).sum())
+        assert result.logprob == pytest.approx(logprobs[result.token_id], abs=1e-4)
+        assert [token_id for token_id, _ in result.top_logprobs] == np.argsort(-row)[:3].tolist()
+        expected.append(result.token_id)
+
+
+def test_failed_calls_leave_the_timeline_as_it_was(checkpoint):
+    folder = checkpoint("qwen3_5_moe")
+    runtime = load(folder, max_context=300)
+    reference = forward(folder, [*PROMPT, 7])
+    timeline = runtime.timeline()
+    prefill(runtime, timeline, PROMPT)
+    with pytest.raises(ValueError, match="token id 512 is outside of the vocabulary of 512"):
+        runtime.decode([timeline], [512])
+    with pytest.raises(ValueError, match="12 \\+ 289 tokens exceed the context of 300"):
+        runtime.prefill(timeline, np.zeros(289, np.uint32), wants_logits=True)
+    with pytest.raises(ValueError, match="1 to 512 tokens, not 0"):
+        runtime.prefill(timeline, np.zeros(0, np.uint32), wants_logits=True)
+    with pytest.raises(ValueError, match="last step drew none"):
+        runtime.decode([timeline], None)
+    with pytest.raises(ValueError, match="each timeline once"):
+        runtime.decode([timeline, timeline], [1, 2])
+    with pytest.raises(ValueError, match="no token may be drawn"):
+        runtime.decode([timeline], [7], sampling=[_core.Sampling(bias=[(i, -np.inf) for i in range(512)])])
+    flag = _core.CancelFlag()
+    flag.set()
+    with pytest.raises(CancelledError):
+        runtime.prefill(timeline, ids(1, 2, 3), wants_logits=True, cancel=flag)
+    assert timeline.num_tokens == 12
+    runtime.decode([timeline], [7])
+    check_gate(timeline.logits, reference[-1])
+
+
+def test_reset_starts_from_nothing(checkpoint):
+    folder = checkpoint("qwen3_next")
+    runtime = load(folder)
+    timeline = runtime.timeline()
+    prefill(runtime, timeline, (3 * np.arange(200)) % 512)
+    timeline.reset()
+    check_gate(prefill(runtime, timeline, PROMPT), forward(folder, PROMPT)[-1])
+
+
+def test_timelines_and_pages_are_limited_and_given_back(checkpoint):
+    runtime = load(checkpoint("qwen3_5_moe"))
+    timelines = [runtime.timeline() for _ in range(runtime.max_timelines)]
+    with pytest.raises(MemoryLimitError, match="Close one of the open sessions"):
+        runtime.timeline()
+    timelines.pop().close()
+    runtime.timeline()
+
+
+def test_memory_limit_is_checked_before_loading(checkpoint):
+    folder = checkpoint("qwen3_5_moe", "tiny")
+    with pytest.raises(MemoryLimitError, match="Raise memory_limit to at least") as caught:
+        load(folder, memory_limit=1000)
+    least = caught.value.required_bytes
+    with pytest.raises(MemoryLimitError, match="Use max_context=") as caught:
+        load(folder, memory_limit=least + (64 << 20), max_context=200_000)
+    fitting = int(caught.value.suggestion.split("max_context=")[1].split()[0])
+    runtime = load(folder, memory_limit=least + (64 << 20), max_context=fitting)
+    assert sum(runtime.memory_bytes.values()) <= least + (64 << 20)
+
+
+def test_program_sizes_follow_the_design(checkpoint):
+    # docs/design/kernels.md: 6 levels and 7 dispatches a delta-net layer, 8 and 9 an attention layer, 4 and 4 at the ends.
+    runtime = load(checkpoint("qwen3_5_moe", "tiny"))  # 6 and 2 layers
+    assert runtime.decode_stats(256) == {"levels": 6 * 6 + 2 * 8 + 4, "dispatches": 6 * 7 + 2 * 9 + 4}
+
+
+def test_views_of_logits_survive_the_runtime(checkpoint):
+    runtime = load(checkpoint("qwen3_5_moe"))
+    timeline = runtime.timeline()
+    with pytest.raises(RuntimeError, match="before the first token"):
+        _ = timeline.logits
+    runtime.decode([timeline], [1])
+    logits = timeline.logits
+    expected = logits.copy()
+    assert not logits.flags.writeable
+    runtime.close()
+    np.testing.assert_array_equal(logits, expected)
+    with pytest.raises(RuntimeError, match="closed"):
+        runtime.decode([timeline], [1])
+    with pytest.raises(RuntimeError, match="closed"):
+        _ = timeline.num_tokens
