@@ -82,6 +82,21 @@ static inline float bf16_to_float(std::uint16_t bits) {
   return x;
 }
 
+// Does any lane of a comparison hold?
+static inline bool any(Vi mask) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_epi8((__m256i)mask) != 0;
+#elif defined(__SSE2__)
+  return _mm_movemask_epi8((__m128i)mask) != 0;
+#else
+  std::int32_t seen = 0;
+  for (int i = 0; i < kLanes; ++i) seen |= mask[i];
+  return seen != 0;
+#endif
+}
+
 static inline Vf max(Vf a, Vf b) { return a > b ? a : b; }
 static inline Vf min(Vf a, Vf b) { return a < b ? a : b; }
 

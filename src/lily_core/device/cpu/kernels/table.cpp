@@ -15,6 +15,11 @@ void add_all(KernelTable& table) {
   add_experts_up(table);
   add_experts_down(table);
   add_lm_head(table);
+  add_gdn_step(table);
+  add_attn_prep(table);
+  add_attn_split(table);
+  add_attn_combine(table);
+  add_sample(table);
 
   add_gdn_in_tile(table);
   add_gdn_conv(table);

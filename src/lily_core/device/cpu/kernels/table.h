@@ -37,6 +37,11 @@ void add_shared_up(KernelTable& table);
 void add_experts_up(KernelTable& table);
 void add_experts_down(KernelTable& table);
 void add_lm_head(KernelTable& table);
+void add_gdn_step(KernelTable& table);
+void add_attn_prep(KernelTable& table);
+void add_attn_split(KernelTable& table);
+void add_attn_combine(KernelTable& table);
+void add_sample(KernelTable& table);
 
 void add_all(KernelTable& table);
 

@@ -1,0 +1,121 @@
+// Attention of one KV head's queries over one stretch of keys: softmax numerator, largest score and denominator of that stretch.
+#include <cmath>
+
+#include "device/cpu/kernels/kv.h"
+#include "device/cpu/kernels/matvec.h"
+#include "device/cpu/kernels/table.h"
+
+namespace lily::cpu::LILY_ISA {
+
+constexpr std::uint32_t kBlock = 32;  // keys at a time: their scores, and the softmax's correction, are shared work
+constexpr int kHeads = 4;             // query heads that share a loaded row of K or V
+
+// scores[h][i] = q_h · k_i for kQ heads.
+template <int kQ>
+static inline void score(const float* q, const float* keys, std::uint32_t count, std::uint32_t width, float scale, float* scores) {
+  for (std::uint32_t i = 0; i < count; ++i, keys += width) {
+    Vf acc[kQ][2] = {};
+    for (std::uint32_t c = 0; c < width; c += 2 * kLanes) {
+      const Vf k0 = loadf(keys + c), k1 = loadf(keys + c + kLanes);
+      for (int h = 0; h < kQ; ++h) {
+        acc[h][0] += k0 * loadf(q + h * width + c);
+        acc[h][1] += k1 * loadf(q + h * width + c + kLanes);
+      }
+    }
+    for (int h = 0; h < kQ; ++h) scores[h * kBlock + i] = scale * sum(acc[h][0] + acc[h][1]);
+  }
+}
+
+// out_h = shrink_h out_h + Σ_i p[h][i] v_i for kQ heads.
+template <int kQ>
+static inline void accumulate(const float* p, const float* shrink, const float* values, std::uint32_t count, std::uint32_t width,
+                              float* out, std::size_t out_row) {
+  for (std::uint32_t c = 0; c < width; c += 2 * kLanes) {
+    Vf acc[kQ][2];
+    for (int h = 0; h < kQ; ++h)
+      for (int j = 0; j < 2; ++j) acc[h][j] = shrink[h] * loadf(out + h * out_row + c + j * kLanes);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const Vf v0 = loadf(values + std::size_t(i) * width + c), v1 = loadf(values + std::size_t(i) * width + c + kLanes);
+      for (int h = 0; h < kQ; ++h) {
+        acc[h][0] += p[h * kBlock + i] * v0;
+        acc[h][1] += p[h * kBlock + i] * v1;
+      }
+    }
+    for (int h = 0; h < kQ; ++h)
+      for (int j = 0; j < 2; ++j) storef(out + h * out_row + c + j * kLanes, acc[h][j]);
+  }
+}
+
+// The softmax of a block of scores: p = exp(score − new maximum); returns the factor for what came before.
+static inline float fold(float* scores, std::uint32_t count, float& largest, float& total) {
+  float block_max = scores[0];
+  for (std::uint32_t i = 1; i < count; ++i) block_max = scores[i] > block_max ? scores[i] : block_max;
+  const float before = largest;
+  if (block_max > largest) largest = block_max;
+  for (std::uint32_t i = count; i % kLanes; ++i) scores[i] = -__builtin_inff();
+  Vf block_sum = {};
+  for (std::uint32_t i = 0; i < count; i += kLanes) {
+    const Vf p = exp(loadf(scores + i) - largest);
+    storef(scores + i, p);
+    block_sum += p;
+  }
+  const float shrink = std::exp(before - largest);
+  total = shrink * total + sum(block_sum);
+  return shrink;
+}
+
+static void attn_split(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
+  const ModelConstants& model = *call.model;
+  const AttnSplitArgs& args = args_of<AttnSplitArgs>(call);
+  const std::uint32_t q_heads = model.num_attention_heads, width = model.head_dim, share = q_heads / model.num_key_value_heads;
+  const float scale = 1.0f / std::sqrt(float(width));
+  const StepRow* step = buffer<const StepRow>(call, 0);
+  const KvPool pool = {buffer<float>(call, 3), buffer<const std::uint32_t>(call, 2), call.model, args.layer};
+  std::byte* scratch = call.scratch;
+  float* scores = take_floats(scratch, share * kBlock);
+  float* shrink = take_floats(scratch, share);
+  float* largest = take_floats(scratch, share);
+  float* total = take_floats(scratch, share);
+
+  for (std::uint32_t i = first; i < last; ++i) {
+    const Tile t = tile_at(call, i);
+    const std::uint32_t head = t.x0, split = t.y0, row = t.z0;
+    const std::uint32_t known = step[row].position + 1, begin = split * args.keys_per_split;
+    const std::uint32_t end = known - begin < args.keys_per_split ? known : begin + args.keys_per_split;
+    const float* q = buffer<const float>(call, 1) + (std::size_t(row) * q_heads + head * share) * width;
+    const std::size_t stride = std::size_t(args.splits) * (width + 2);  // from one query head's partial to the next one's
+    float* partial = buffer<float>(call, 4) + (std::size_t(row) * q_heads + head * share) * stride + split * (width + 2);
+    for (std::uint32_t h = 0; h < share; ++h) largest[h] = -1e30f, total[h] = 0;
+    if (begin < known) {
+      for (std::uint32_t h = 0; h < share; ++h) std::memset(partial + h * stride, 0, width * sizeof(float));
+      for (std::uint32_t key = begin; key < end;) {
+        const std::uint32_t in_page = LILY_PAGE_TOKENS - key % LILY_PAGE_TOKENS;
+        std::uint32_t count = end - key < kBlock ? end - key : kBlock;
+        count = count < in_page ? count : in_page;
+        const float* keys = pool.keys(step[row].page_row, key, head);
+        const float* values = pool.values(step[row].page_row, key, head);
+        std::uint32_t h = 0;
+        for (; h + kHeads <= share; h += kHeads) score<kHeads>(q + h * width, keys, count, width, scale, scores + h * kBlock);
+        for (; h < share; ++h) score<1>(q + h * width, keys, count, width, scale, scores + h * kBlock);
+        for (h = 0; h < share; ++h) shrink[h] = fold(scores + h * kBlock, count, largest[h], total[h]);
+        for (h = 0; h + kHeads <= share; h += kHeads)
+          accumulate<kHeads>(scores + h * kBlock, shrink + h, values, count, width, partial + h * stride, stride);
+        for (; h < share; ++h) accumulate<1>(scores + h * kBlock, shrink + h, values, count, width, partial + h * stride, stride);
+        key += count;
+      }
+    }
+    for (std::uint32_t h = 0; h < share; ++h) partial[h * stride + width] = largest[h], partial[h * stride + width + 1] = total[h];
+  }
+}
+
+static std::size_t scratch_bytes(const ModelConstants& model, const void*) {
+  const std::uint32_t share = model.num_attention_heads / model.num_key_value_heads;
+  return scratch_floats(share * kBlock) + 3 * scratch_floats(share);
+}
+
+void add_attn_split(KernelTable& table) {
+  add_kernel(table, {.name = "attn_split_f32", .run = attn_split, .access = "rrrrw", .args_size = sizeof(AttnSplitArgs),
+                     .tile = {1, 1, 1}, .scratch_bytes = scratch_bytes});
+}
+
+}  // namespace lily::cpu::LILY_ISA
