@@ -101,17 +101,17 @@ void Checkpoint::open_file(const std::string& path) {
 }
 
 void Checkpoint::refuse_hugging_face_layout() const {
-  for (const auto& [name, entry] : tensors_) {
-    const auto& shape = entry.tensor->shape();
-    const bool hugging_face = name.starts_with("model.language_model.") || name.find(".mlp.experts.") != name.npos ||
-                              (name.ends_with("conv1d.weight") && (shape.empty() || shape.back() != 1));
-    if (hugging_face)
-      throw CheckpointError("these weights are in the Hugging Face layout",
-                            {.path = entry.tensor->path(),
-                             .tensor = name,
-                             .expected = "the MLX layout, quantised",
-                             .fix = "Convert them: " + convert_command(folder_)});
-  }
+  for (const auto& file : files_)
+    for (const TensorSource& tensor : file->tensors()) {
+      const std::string& name = tensor.name();
+      const bool channels_last = !tensor.shape().empty() && tensor.shape().back() == 1;
+      if (name.starts_with("model.language_model.") || name.find(".mlp.experts.") != name.npos ||
+          (name.ends_with("conv1d.weight") && !channels_last))
+        throw CheckpointError("these weights are in the Hugging Face layout", {.path = file->path(),
+                                                                               .tensor = name,
+                                                                               .expected = "the MLX layout, quantised",
+                                                                               .fix = "Convert them: " + convert_command(folder_)});
+    }
 }
 
 const TensorSource& Checkpoint::take(const std::string& name, const std::vector<std::uint64_t>& shape,
