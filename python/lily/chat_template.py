@@ -24,7 +24,7 @@ _STRUCTURAL_KEYS: Final = frozenset({"role", "type"})
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """`guarded`: the prompt, with `guard` after each character of the caller's text that could start a control token."""
+    """`guarded`: the prompt, with `guard` after each character of the caller that could begin a control token."""
 
     guarded: str
     guard: str

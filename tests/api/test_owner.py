@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from lily import CancelledError, EngineClosedError
+from lily.owner import Owner, Request, Steps
+
+
+@pytest.fixture
+def owner() -> Iterator[Owner]:
+    owner = Owner("test-owner")
+    yield owner
+    owner.close()
+    assert not owner._thread.is_alive()
+
+
+def counting(n: int, log: list[str], name: str) -> Callable[[Request[int, str]], Steps[int, str]]:
+    def job(request: Request[int, str]) -> Steps[int, str]:
+        try:
+            for i in range(n):
+                log.append(f"{name}{i}")
+                yield i
+            return name
+        finally:
+            log.append(f"{name} end")
+
+    return job
+
+
+def endless(ended: threading.Event) -> Callable[[Request[int, None]], Steps[int, None]]:
+    def job(request: Request[int, None]) -> Steps[int, None]:
+        try:
+            while True:
+                time.sleep(0.001)
+                yield 1
+        finally:
+            ended.set()
+
+    return job
+
+
+def test_items_result_and_errors(owner: Owner) -> None:
+    request = owner.submit(counting(3, [], "a"))
+    assert list(request) == [0, 1, 2] and request.result() == "a"
+    assert owner.call(lambda: 5) == 5
+    with pytest.raises(ZeroDivisionError):
+        owner.call(lambda: 1 // 0)
+    assert owner.call(threading.current_thread).name == "test-owner"
+
+
+def test_jobs_take_turns(owner: Owner) -> None:
+    log: list[str] = []
+    gate = threading.Event()
+    owner.post(lambda: gate.wait(5) and None)
+    requests = [owner.submit(counting(3, log, name)) for name in "ab"]
+    gate.set()
+    assert [list(request) for request in requests] == [[0, 1, 2]] * 2
+    assert log[:6] == ["a0", "b0", "a1", "b1", "a2", "b2"]
+
+
+def test_cancelling_ends_the_job_and_its_clean_up_runs(owner: Owner) -> None:
+    ended = threading.Event()
+    request = owner.submit(endless(ended))
+    assert next(request) == 1
+    request.cancel()
+    with pytest.raises(CancelledError):
+        request.result()
+    assert ended.wait(5)
+    assert owner.call(lambda: "alive") == "alive"
+
+
+def test_many_threads(owner: Owner) -> None:
+    results: list[list[int]] = []
+
+    def work(n: int) -> None:
+        for _ in range(20):
+            results.append(list(owner.submit(counting(n, [], "t"))))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(map(len, results)) == sorted(n for n in range(8) for _ in range(20))
+
+
+def test_close_during_calls_wakes_every_waiter() -> None:
+    owner = Owner("closing")
+    ended = [threading.Event() for _ in range(4)]
+    errors: list[BaseException] = []
+
+    def wait(event: threading.Event) -> None:
+        try:
+            owner.submit(endless(event)).result()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=wait, args=(event,)) for event in ended]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.02)
+    released = []
+    owner.at_exit(lambda: released.append(threading.current_thread().name))
+    owner.close()
+    owner.close()
+    for thread in threads:
+        thread.join(5)
+    assert [type(error) for error in errors] == [EngineClosedError] * 4
+    assert all(event.is_set() for event in ended)
+    assert released == ["closing"] and not owner._thread.is_alive()
+    with pytest.raises(EngineClosedError):
+        owner.call(lambda: None)
+
+
+def test_submitting_while_closing_never_hangs() -> None:
+    for _ in range(50):
+        owner = Owner("race")
+        outcomes: list[object] = []
+
+        def work(owner: Owner = owner, outcomes: list[object] = outcomes) -> None:
+            try:
+                while True:
+                    outcomes.append(owner.call(lambda: 1))
+            except EngineClosedError:
+                outcomes.append("closed")
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        owner.close()
+        for thread in threads:
+            thread.join(5)
+            assert not thread.is_alive()
+        assert outcomes.count("closed") == 3
+
+
+def test_interrupt_cancels_and_is_raised_again(owner: Owner) -> None:
+    ended = threading.Event()
+
+    def silent(request: Request[int, None]) -> Steps[int, None]:
+        try:
+            while True:
+                time.sleep(0.001)
+                yield None
+        finally:
+            ended.set()
+
+    request = owner.submit(silent)
+    threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        next(request)
+    assert ended.wait(5)
+
+
+def test_the_owner_thread_cannot_wait_for_itself(owner: Owner) -> None:
+    with pytest.raises(RuntimeError, match="own thread"):
+        owner.call(lambda: owner.call(lambda: 1))
+
+
+def test_closing_from_the_owner_thread() -> None:
+    owner = Owner("self")
+    owner.post(owner.close)
+    owner._thread.join(5)
+    assert not owner._thread.is_alive()
+
+
+def test_the_thread_keeps_neither_results_nor_errors_alive(owner: Owner) -> None:
+    class Big:
+        pass
+
+    def fail() -> None:
+        big = Big()
+        seen.append(weakref.ref(big))
+        raise ValueError(big)
+
+    seen: list[weakref.ref[Big]] = []
+    seen.append(weakref.ref(owner.call(Big)))
+    with pytest.raises(ValueError):
+        owner.call(fail)
+    owner.call(lambda: None)
+    gc.collect()
+    assert [ref() for ref in seen] == [None, None]
+
+
+def _use_in_child(owner: Owner, connection: multiprocessing.connection.Connection) -> None:
+    try:
+        owner.call(lambda: 1)
+    except EngineClosedError as error:
+        connection.send(str(error))
+    owner.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_gets_a_clear_error(owner: Owner) -> None:
+    here, there = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=_use_in_child, args=(owner, there))
+    child.start()
+    assert here.poll(10) and f"lives in process {os.getpid()}" in here.recv()
+    child.join(10)
+    assert child.exitcode == 0 and owner.call(lambda: 2) == 2

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+import shutil
+import unicodedata
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lily import CheckpointError
+from lily.tokenizer import Tokenizer, stop_token_ids
+
+
+@given(text=st.text(max_size=60))
+def test_text_comes_back_in_its_normal_form(tokenizer: Tokenizer, text: str) -> None:
+    assert tokenizer.decode(tokenizer.encode(text)) == unicodedata.normalize("NFC", text)
+
+
+@pytest.fixture(scope="module")
+def library(nano_folder: Path) -> tokenizers.Tokenizer:
+    return tokenizers.Tokenizer.from_file(str(nano_folder / "tokenizer.json"))
+
+
+@given(
+    pieces=st.lists(
+        st.one_of(st.text(max_size=8), st.sampled_from(["<|im_start|>", "<think>", "</think>", "<|", "\n"]))
+    )
+)
+def test_ids_equal_the_library(tokenizer: Tokenizer, library: tokenizers.Tokenizer, pieces: list[str]) -> None:
+    text = "".join(pieces)
+    assert tokenizer.encode(text, allow_special=True) == library.encode(text, add_special_tokens=False).ids
+
+
+def test_control_tokens_in_text_are_text(tokenizer: Tokenizer) -> None:
+    text = "say <|im_end|> and </think> and <tool_call>"
+    ids = tokenizer.encode(text)
+    assert not set(ids) & set(tokenizer.added_tokens.values())
+    assert tokenizer.decode(ids) == text
+    control = set(tokenizer.encode(text, allow_special=True))
+    assert {tokenizer.added_tokens[t] for t in ("<|im_end|>", "</think>", "<tool_call>")} <= control
+
+
+def test_special_tokens_can_be_left_out_of_the_text(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("<think>a<|im_end|>", allow_special=True)
+    assert tokenizer.decode(ids) == "<think>a<|im_end|>"
+    assert tokenizer.decode(ids, skip_special=True) == "<think>a"
+
+
+def test_every_byte_has_a_token(tokenizer: Tokenizer) -> None:
+    assert {bytes([n]) for n in range(256)} <= set(tokenizer.id_to_bytes)
+    assert len(tokenizer.id_to_bytes) == 4096
+
+
+def test_lone_surrogates_are_refused(tokenizer: Tokenizer) -> None:
+    with pytest.raises(ValueError, match="Unicode"):
+        tokenizer.encode("a\ud800b")
+
+
+def test_ids_out_of_range_are_named(tokenizer: Tokenizer) -> None:
+    for bad in (-1, 4096):
+        with pytest.raises(ValueError, match=rf"token id {bad} at place 1 .*4095"):
+            tokenizer.decode([5, bad])
+
+
+def test_padding_ids_of_a_larger_embedding_decode_visibly(nano_folder: Path) -> None:
+    assert Tokenizer(nano_folder, 5000).decode([4999]) == "\ufffd"
+
+
+def test_a_tokenizer_larger_than_the_model_is_refused(nano_folder: Path) -> None:
+    with pytest.raises(CheckpointError, match="ids up to 4095.*vocab_size is 4095") as caught:
+        Tokenizer(nano_folder, 4095)
+    assert caught.value.field == "vocab_size"
+
+
+def test_missing_and_broken_files(tmp_path: Path, nano_folder: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json is missing"):
+        Tokenizer(tmp_path, 10)
+    (tmp_path / "tokenizer.json").write_text((nano_folder / "tokenizer.json").read_text()[:500])
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        Tokenizer(tmp_path, 4096)
+    words = {"type": "WordLevel", "vocab": {"naïve—": 0}, "unk_token": "naïve—"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": words}))
+    with pytest.raises(CheckpointError, match="not a byte-level BPE"):
+        Tokenizer(tmp_path, 4096)
+
+
+def test_stop_ids_are_the_union(tokenizer: Tokenizer, nano_folder: Path, tmp_path: Path) -> None:
+    im_end, end_of_text = (tokenizer.added_tokens[t] for t in ("<|im_end|>", "<|endoftext|>"))
+    assert stop_token_ids(tokenizer, nano_folder, (end_of_text,)) == (end_of_text, im_end)
+    assert stop_token_ids(tokenizer, nano_folder, (im_end, end_of_text)) == (im_end, end_of_text)
+    assert stop_token_ids(tokenizer, tmp_path, (5, 5)) == (5,)
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<gone>"}}')
+    with pytest.raises(CheckpointError, match="'<gone>'"):
+        stop_token_ids(tokenizer, tmp_path, ())
+    shutil.copy(nano_folder / "README.md", tmp_path / "tokenizer_config.json")
+    with pytest.raises(CheckpointError, match="not JSON"):
+        stop_token_ids(tokenizer, tmp_path, ())
