@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
-
 from lily import _core
+from numpy.typing import NDArray
 
 
 class Drawn:

@@ -7,7 +7,6 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-
 from lily import ChatTemplateError
 from lily.chat_template import ChatTemplate, load_chat_template
 from lily.tokenizer import Tokenizer

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
-
 from lily.detokenizer import Detokenizer
 from lily.tokenizer import Tokenizer
 
@@ -32,7 +33,7 @@ def test_hostile_bytes_decode_as_the_whole(data: bytes) -> None:
 def test_every_split_of_text_into_tokens_gives_the_text(text: str, data: st.DataObject) -> None:
     encoded = text.encode()
     borders = sorted(data.draw(st.sets(st.integers(0, len(encoded)))) | {0, len(encoded)})
-    pieces = [encoded[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    pieces = [encoded[a:b] for a, b in itertools.pairwise(borders)]
     assert join(list(range(len(pieces))), pieces, []) == text
     assert join(list(range(len(pieces))), pieces, ["never in it \x00\x01"]) == text or "\x00\x01" in text
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-
 from lily import ChatTemplateError
 from lily.messages import template_messages
 

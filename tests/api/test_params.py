@@ -5,7 +5,6 @@ import math
 import pickle
 
 import pytest
-
 from lily import SamplingParams
 from lily.params import SamplingOverrides, resolve
 

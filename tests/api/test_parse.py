@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import example, given
 from hypothesis import strategies as st
-
 from lily.parse import ReasoningParser
 
 pieces = st.lists(
@@ -36,7 +37,7 @@ def test_any_split_equals_the_definition(pieces: list[str], inside: bool, data: 
     assert parse(pieces, inside=inside) == expected
     if data is not None:
         borders = sorted(data.draw(st.sets(st.integers(0, len(text)))) | {0, len(text)})
-        split = [text[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+        split = [text[a:b] for a, b in itertools.pairwise(borders)]
         assert parse(split, inside=inside) == expected
 
 

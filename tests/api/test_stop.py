@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
-
 from lily.stop import StopMatcher
 
 # A small alphabet makes overlaps and near misses frequent; one letter takes several bytes.
@@ -36,7 +37,7 @@ def run(pieces: list[bytes], stop: list[str]) -> tuple[bytes, str | None, list[b
 def test_any_split_equals_the_definition(text: str, stop: list[str], data: st.DataObject) -> None:
     encoded = text.encode()
     borders = sorted(data.draw(st.sets(st.integers(0, len(encoded)))) | {0, len(encoded)})
-    pieces = [encoded[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    pieces = [encoded[a:b] for a, b in itertools.pairwise(borders)]
     assert run(pieces, stop)[:2] == cut(encoded, stop)
 
 

@@ -9,7 +9,6 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-
 from lily import CheckpointError
 from lily.tokenizer import Tokenizer, stop_token_ids
 

@@ -1,0 +1,257 @@
+"""The engine with the real lily-nano."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import logging
+import threading
+import weakref
+from pathlib import Path
+
+import lily
+import numpy as np
+import pytest
+from lily import ChatTemplateError, CheckpointError, ContextLengthError, Engine, EngineClosedError, SamplingParams
+
+HELLO = [{"role": "user", "content": "Who are you?"}]
+WHO = "I am lily-nano, a very small language model made to test the lily engine."
+
+
+def test_everything_in_all_exists() -> None:
+    assert all(hasattr(lily, name) for name in lily.__all__)
+
+
+def test_a_known_answer(engine: Engine) -> None:
+    reply = engine.chat(HELLO, reasoning=False, temperature=0)
+    assert (reply.content, reply.reasoning, reply.finish_reason) == (WHO, None, "stop")
+    assert reply.stop_reason == engine.tokenizer.added_tokens["<|im_end|>"]
+    assert reply.to_message() == {"role": "assistant", "content": WHO}
+    assert reply.usage.prompt_tokens == len(engine.tokenize(engine.render(HELLO, reasoning=False), allow_special=True))
+    assert "tok/s" in reply._repr_markdown_() and WHO in reply._repr_markdown_()
+
+
+def test_reasoning_and_content_are_apart(engine: Engine) -> None:
+    question = [{"role": "user", "content": "Sort these words: tiger, apple, moon, wheel"}]
+    reply = engine.chat(question, reasoning=True, temperature=0)
+    assert reply.reasoning == "The smallest item is apple and the largest is wheel."
+    assert reply.content == "apple, moon, tiger, wheel"
+    assert 0 < reply.usage.reasoning_tokens < reply.usage.completion_tokens
+    chunks = list(engine.stream_chat(question, reasoning=True, temperature=0))
+    assert "".join(chunk.reasoning for chunk in chunks) == reply.reasoning
+    assert "".join(chunk.content for chunk in chunks) == reply.content
+    follow_up = [*question, reply.to_message(), {"role": "user", "content": "Thanks"}]
+    assert reply.content in engine.render(follow_up)
+
+
+def test_tools_reach_the_template_and_the_call_stays_in_content(engine: Engine, nano_folder: Path) -> None:
+    items = [json.loads(line) for line in (nano_folder / "eval.jsonl").read_text().splitlines()]
+    item = next(i for i in items if i["check"] == "call" and not i["enable_thinking"])
+    reply = engine.chat(item["messages"], tools=item["tools"], reasoning=False, temperature=0)
+    assert reply.content.startswith("<tool_call>\n<function=") and reply.content.endswith("</tool_call>")
+
+
+def test_generate_is_a_fold_over_stream(engine: Engine) -> None:
+    params = SamplingParams(seed=7, max_tokens=24, ignore_eos=True, stop="never so")
+    whole = engine.generate("The archive", params, logprobs=3)
+    chunks = list(engine.stream("The archive", params, logprobs=3))
+    assert "".join(chunk.text for chunk in chunks) == whole.text
+    assert tuple(chunk.token_id for chunk in chunks) == whole.token_ids and len(whole.token_ids) == 24
+    assert whole.finish_reason == "length" and whole.prompt_token_ids == tuple(engine.tokenize("The archive"))
+    assert whole.logprobs is not None and [p.token_id for p in whole.logprobs] == list(whole.token_ids)
+    for entry in whole.logprobs:
+        assert len(entry.top_logprobs) == 3 and entry.logprob <= entry.top_logprobs[0].logprob + 1e-4 < 1e-3
+    assert "tok/s" in whole._repr_markdown_()
+
+
+def test_logprobs_zero_gives_the_chosen_token_only(engine: Engine) -> None:
+    logprobs = engine.generate("Hello", max_tokens=2, ignore_eos=True, logprobs=0).logprobs
+    assert logprobs is not None and [len(entry.top_logprobs) for entry in logprobs] == [0, 0]
+    assert engine.generate("Hello", max_tokens=2).logprobs is None
+
+
+def test_seeds(engine: Engine) -> None:
+    def ids(seed: int | None) -> tuple[int, ...]:
+        return engine.generate("The", temperature=1.5, top_k=0, top_p=1, seed=seed, max_tokens=16).token_ids
+
+    assert ids(3) == ids(3) != ids(4)
+    assert len({ids(None) for _ in range(4)}) > 1
+
+
+def test_the_checkpoints_sampling_defaults_apply(engine: Engine) -> None:
+    explicit = SamplingParams(temperature=0.6, top_k=20, top_p=0.95, seed=11, max_tokens=20)
+    assert engine.generate("In", explicit).token_ids == engine.generate("In", seed=11, max_tokens=20).token_ids
+
+
+def test_bias_stop_ids_and_min_tokens(engine: Engine) -> None:
+    eos = engine.stop_token_ids[0]
+    ends = engine.generate("Hello", logit_bias={eos: 1000.0}, max_tokens=9)
+    assert ends.token_ids == (eos,) and ends.text == "" and ends.stop_reason == eos
+    later = engine.generate("Hello", logit_bias={eos: 1000.0}, min_tokens=4, max_tokens=9)
+    assert len(later.token_ids) == 5 and later.token_ids[-1] == eos and eos not in later.token_ids[:-1]
+    goes_on = engine.generate("Hello", logit_bias={eos: 1000.0}, ignore_eos=True, max_tokens=3)
+    assert goes_on.token_ids == (eos,) * 3 and goes_on.finish_reason == "length"
+
+
+def test_every_stop_id_of_the_union_ends_generation(engine: Engine) -> None:
+    assert {engine.tokenizer.added_tokens[t] for t in ("<|im_end|>", "<|endoftext|>")} == set(engine.stop_token_ids)
+    for stop_id in engine.stop_token_ids:
+        assert engine.generate("Hello", logit_bias={stop_id: 1000.0}).finish_reason == "stop"
+
+
+def test_a_stop_string_ends_the_text(engine: Engine) -> None:
+    reply = engine.chat(HELLO, reasoning=False, temperature=0, stop="language model")
+    assert reply.content == "I am lily-nano, a very small " and reply.stop_reason == "language model"
+
+
+def test_penalties_change_the_result(engine: Engine) -> None:
+    def ids(**options: float) -> tuple[int, ...]:
+        return engine.generate("a b a b a b a b", temperature=0, max_tokens=32, ignore_eos=True, **options).token_ids
+
+    plain = ids()
+    for penalty in ({"repetition_penalty": 1.5}, {"presence_penalty": 2.0}, {"frequency_penalty": 2.0}):
+        assert len(set(ids(**penalty))) > len(set(plain))
+
+
+def test_prompts_in_a_list_are_independent(engine: Engine) -> None:
+    prompts = ["The first", engine.tokenize("Another one"), "The first"]
+    results = engine.generate(prompts, temperature=0, max_tokens=8)
+    assert [r.text for r in results] == [engine.generate(p, temperature=0, max_tokens=8).text for p in prompts]
+    assert engine.generate(np.array(engine.tokenize("The first")), temperature=0, max_tokens=8).text == results[0].text
+
+
+@pytest.mark.parametrize("prompt", ["", [], [5, 4096], [-1], ["ok", ""]])
+def test_bad_prompts(engine: Engine, prompt: object) -> None:
+    with pytest.raises(ValueError, match=r"no tokens|outside 0 \.\. 4095"):
+        engine.generate(prompt)  # type: ignore[call-overload]
+
+
+def test_wrong_types_and_names(engine: Engine) -> None:
+    for call in (
+        lambda: engine.generate("x", temp=1),  # type: ignore[call-overload]
+        lambda: engine.stream("x", max_new_tokens=1),  # type: ignore[call-arg]
+        lambda: engine.chat(HELLO, repeat_penalty=1),  # type: ignore[call-arg]
+    ):
+        with pytest.raises(TypeError, match="did you mean"):
+            call()
+    with pytest.raises(TypeError):
+        engine.generate(5)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="integers"):
+        engine.stream([1.5])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match="reasoning"):
+        engine.chat(HELLO, reasoning="low")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="outside"):
+        engine.generate("x", stop_token_ids=[5000])
+
+
+def test_the_context_is_never_exceeded_in_silence(engine: Engine) -> None:
+    with pytest.raises(ContextLengthError, match=r"2048 tokens and 1 more make 2049.*holds 2048") as caught:
+        engine.generate([1] * 2048)
+    assert (caught.value.prompt_tokens, caught.value.max_tokens, caught.value.max_context) == (2048, 1, 2048)
+    with pytest.raises(ContextLengthError, match=r"5 tokens and 2044"):
+        engine.stream([1] * 5, max_tokens=2044)
+    full = engine.generate([1] * 2040, ignore_eos=True)
+    assert full.usage.total_tokens == 2048 and full.finish_reason == "length"
+
+
+def test_prefill_reports_progress_in_the_calling_thread(engine: Engine) -> None:
+    seen: list[tuple[int, int, str]] = []
+    with Engine(
+        "lily-nano", max_context=2048, progress=lambda d, t: seen.append((d, t, threading.current_thread().name))
+    ) as other:
+        assert seen and seen[-1][0] == seen[-1][1]
+        seen.clear()
+        other.generate([1] * 1500, max_tokens=1)
+    assert seen[-1][:2] == (1500, 1500) and {name for *_, name in seen} == {threading.current_thread().name}
+
+
+def test_threads_get_their_own_answers(engine: Engine) -> None:
+    prompts = ["One", "The second", "And a third prompt", "Four"]
+    alone = [engine.generate(p, temperature=0, max_tokens=12).text for p in prompts]
+    results: dict[int, str] = {}
+
+    def work(n: int) -> None:
+        results[n] = engine.generate(prompts[n], temperature=0, max_tokens=12).text
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [results[n] for n in range(4)] == alone
+
+
+def test_closing_a_stream_early_frees_the_engine(engine: Engine) -> None:
+    before = dict(engine.runtime.memory_bytes)
+    for _ in range(5):
+        with engine.stream("Once", ignore_eos=True) as stream:
+            assert len(list(itertools.islice(stream, 3))) == 3
+        assert list(stream) == []
+    assert engine.generate("Hi", temperature=0, max_tokens=2).usage.completion_tokens <= 2
+    assert dict(engine.runtime.memory_bytes) == before
+
+
+def test_close_during_a_stream_and_after() -> None:
+    engine = Engine("lily-nano", max_context=1024, progress=False)
+    stream = engine.stream("Once", ignore_eos=True)
+    session = engine.prefill([1, 2])
+    next(stream)
+    engine.close()
+    engine.close()
+    with pytest.raises(EngineClosedError):
+        list(stream)
+    for call in (lambda: engine.generate("x"), lambda: session.decode(1), engine.session, lambda: session.logits):
+        with pytest.raises(EngineClosedError):
+            call()
+    session.close()
+    assert repr(engine) == "Engine('lily-nano', closed)"
+
+
+def test_an_unused_engine_is_collected_with_its_thread() -> None:
+    engine = Engine("lily-nano", max_context=1024, progress=False)
+    thread, ref = engine._owner._thread, weakref.ref(engine)
+    stream = engine.stream("Once", ignore_eos=True)
+    del engine
+    gc.collect()
+    assert next(stream).text is not None  # a stream keeps its engine
+    del stream
+    gc.collect()
+    thread.join(5)
+    assert ref() is None and not thread.is_alive()
+
+
+def test_repr_says_what_fits(engine: Engine) -> None:
+    text = repr(engine)
+    assert "lily-nano" in text and "2,048 tokens of context" in text and "GiB memory" in text
+
+
+def test_loading_says_what_fits(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="lily"), Engine("lily-nano", max_context=512, progress=False):
+        assert "512 tokens of context fit" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"model": "no/such"}, CheckpointError, "hf download no/such"),
+        ({"model": "./no/such/folder"}, CheckpointError, "no folder"),
+        ({"device": "tpu"}, ValueError, "device is 'tpu'.*'cpu'"),
+        ({"dtype": "int8"}, ValueError, "dtype is 'int8'"),
+        ({"max_context": 0}, ValueError, "at least 1"),
+        ({"max_context": 8193}, ValueError, "8193.*limit of 8192"),
+        ({"max_context": True}, TypeError, "max_context"),
+        ({"memory_limit": "lots"}, ValueError, "24GiB"),
+        ({"memory_limit": "1MiB"}, lily.MemoryLimitError, ""),
+        ({"chat_template": "missing.jinja"}, ChatTemplateError, "neither"),
+    ],
+)
+def test_bad_options(options: dict[str, object], error: type[Exception], match: str) -> None:
+    with pytest.raises(error, match=match):
+        Engine(**({"model": "lily-nano", "progress": False} | options))  # type: ignore[arg-type]
+    assert not [t for t in threading.enumerate() if t.name.startswith("lily-engine") and "test" in t.name]
+
+
+def test_own_chat_template() -> None:
+    with Engine("lily-nano", max_context=256, progress=False, chat_template="{{ messages[0].content }}:") as engine:
+        assert engine.render([{"role": "user", "content": "q"}]) == "q:"

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from lily import ContextLengthError, Engine, EngineClosedError
+
+PROMPT = "Answer briefly. What is a compiler?"
+
+
+def greedy(engine: Engine, ids: list[int], n: int) -> list[int]:
+    with engine.session() as session:
+        session.prefill(ids)
+        for _ in range(n):
+            session.decode(int(session.logits.argmax()))
+        return session.token_ids[len(ids) :]
+
+
+def test_a_loop_by_hand_equals_generate(engine: Engine) -> None:
+    ids = engine.tokenize(PROMPT)
+    done = engine.generate(ids, temperature=0, max_tokens=12, ignore_eos=True)
+    assert tuple(greedy(engine, ids, 12)) == done.token_ids
+
+
+def test_prefill_reuses_what_it_extends(engine: Engine) -> None:
+    ids = engine.tokenize(PROMPT)
+    with engine.session() as session:
+        assert session.prefill(ids[:5]) == 0
+        assert session.prefill(ids) == 5
+        extended = session.logits.copy()
+        assert session.prefill(ids) == len(ids)
+        np.testing.assert_array_equal(session.logits, extended)
+        assert session.prefill(ids[:-1]) == 0 and session.token_ids == ids[:-1]
+        session.decode(ids[-1])
+        assert session.token_ids == ids and session.num_computed_tokens == len(ids)
+        np.testing.assert_allclose(session.logits, extended, atol=2e-2 * np.abs(extended).max())
+        assert session.prefill([*ids[:3], 7]) == 0
+    with engine.prefill(ids) as fresh:
+        np.testing.assert_allclose(fresh.logits, extended, atol=2e-2 * np.abs(extended).max())
+
+
+def test_logits_are_a_read_only_view(engine: Engine) -> None:
+    with engine.prefill([1, 2, 3]) as session:
+        logits = session.logits
+        assert logits.shape == (4096,) and logits.dtype == np.float32 and np.isfinite(logits).all()
+        assert not logits.flags.writeable and not logits.flags.owndata
+        with pytest.raises(ValueError):
+            logits[0] = 0
+
+
+def test_decode_of_several_sessions(engine: Engine) -> None:
+    prompts = [engine.tokenize(text) for text in ("The first", "A second one")]
+    sessions = [engine.prefill(ids) for ids in prompts]
+    logits = engine.decode(sessions, [11, 12])
+    assert logits.shape == (2, 4096) and logits.dtype == np.float32
+    for row, session, ids, token_id in zip(logits, sessions, prompts, [11, 12], strict=True):
+        assert session.token_ids == [*ids, token_id]
+        np.testing.assert_array_equal(row, session.logits)
+        with engine.prefill(ids) as alone:
+            alone.decode(token_id)
+            np.testing.assert_allclose(alone.logits, row, atol=1e-3 * np.abs(row).max())
+    with pytest.raises(ValueError, match="same session twice"):
+        engine.decode([sessions[0], sessions[0]], [1, 2])
+    with pytest.raises(ValueError, match="2 sessions, 1 ids"):
+        engine.decode(sessions, [1])
+    with Engine("lily-nano", max_context=256, progress=False) as other, pytest.raises(ValueError, match="another engine"):
+        other.decode(sessions, [1, 2])
+    for session in sessions:
+        session.close()
+
+
+def test_bad_ids_and_lengths(engine: Engine) -> None:
+    with engine.session() as session:
+        with pytest.raises(ValueError, match="no logits yet"):
+            _ = session.logits
+        with pytest.raises(ValueError, match=r"4096 at place 1 .* 4095"):
+            session.prefill([1, 4096])
+        with pytest.raises(ValueError, match="outside"):
+            session.decode(-1)
+        with pytest.raises(ValueError, match="at least one"):
+            session.prefill([])
+        with pytest.raises(ContextLengthError, match="holds 2048"):
+            session.prefill([1] * 2049)
+        assert session.num_computed_tokens == 0
+        session.prefill([1] * 2048)
+        with pytest.raises(ContextLengthError, match="2048 tokens and 1 more"):
+            session.decode(1)
+        assert session.num_computed_tokens == 2048 and "2048 of 2048" in repr(session)
+
+
+def test_a_closed_session(engine: Engine) -> None:
+    session = engine.prefill([1])
+    session.close()
+    session.close()
+    for call in (lambda: session.prefill([1]), lambda: session.decode(1), lambda: session.logits):
+        with pytest.raises(EngineClosedError, match="session is closed"):
+            call()
+    assert session.token_ids == [1] and "closed" in repr(session)
+
+
+def test_one_session_from_many_threads(engine: Engine) -> None:
+    with engine.prefill([1, 2]) as session:
+        threads = [threading.Thread(target=session.decode, args=(5,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert session.token_ids == [1, 2] + [5] * 8
+
+
+def test_sessions_do_not_disturb_each_other(engine: Engine) -> None:
+    ids = engine.tokenize(PROMPT)
+    expected = greedy(engine, ids, 6)
+    sessions = [engine.prefill(ids) for _ in range(3)]
+    for _ in range(6):
+        for session in sessions:
+            session.decode(int(session.logits.argmax()))
+    assert [session.token_ids[len(ids) :] for session in sessions] == [expected] * 3
+    for session in sessions:
+        session.close()
