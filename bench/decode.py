@@ -14,7 +14,7 @@ def main() -> None:
 
     warm_up = 8
     length = options.context + warm_up + options.tokens
-    with Engine(options.model, device=options.device, max_context=length, prefix_cache_bytes=0) as engine:
+    with Engine(options.model, device=options.device, max_context=length) as engine:
         session = engine.session()
         session.prefill(arm.prompt(options.context, engine.config.vocab_size))
         token_ids, seconds = [], []

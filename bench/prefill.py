@@ -11,7 +11,7 @@ def main() -> None:
     options = parser.parse_args()
 
     length = options.context
-    with Engine(options.model, device=options.device, max_context=length + 1, prefix_cache_bytes=0) as engine:
+    with Engine(options.model, device=options.device, max_context=length + 1) as engine:
         token_ids = arm.prompt(length, engine.config.vocab_size)
         with engine.session() as session:
             session.prefill(token_ids[::-1])

@@ -10,10 +10,9 @@ command that prints what bench/runner.py expects.
 import argparse
 import shlex
 import sys
-from pathlib import Path
 
-import lily
 from bench import runner
+from lily.hub import find_model
 
 BENCHES = ("decode", "prefill")
 
@@ -26,26 +25,17 @@ def parse_arm(text: str) -> runner.Arm:
     return runner.Arm(name, tuple(shlex.split(command)))
 
 
-def model_folder(model: str) -> Path:
-    """The folder of a model: a path, or the name of one that comes with the package."""
-    shipped = Path(lily.__file__).parent / "models" / model
-    for folder in (Path(model), shipped):
-        if folder.is_dir():
-            return folder
-    raise FileNotFoundError(f"model {model!r} is neither a folder nor one of the package ({shipped.parent})")
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bench", choices=BENCHES)
-    parser.add_argument("--model", default="lily-nano", help="folder, or a model of the package (default: %(default)s)")
+    parser.add_argument("--model", default="lily-nano", help="folder or Hugging Face id (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--arm", action="append", type=parse_arm, default=[], metavar="NAME=COMMAND")
     options, arm_options = parser.parse_known_args()
 
     lily_command = (sys.executable, "-m", f"bench.{options.bench}", "--model", options.model, *arm_options)
     try:
-        folder = model_folder(options.model)
+        folder = find_model(options.model)
         record = runner.run(
             f"{options.bench}-{folder.name.lower()}",
             [runner.Arm("lily", lily_command), *options.arm],
