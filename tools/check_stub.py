@@ -15,12 +15,8 @@ import tempfile
 from pathlib import Path
 
 STUB = Path(__file__).parents[1] / "python" / "lily" / "_core.pyi"
-# The names that signatures written by hand in the bindings use; ruff drops what is not needed.
-IMPORTS = """\
-from collections.abc import Callable, Mapping, Sequence
-import numpy as np
-from numpy.typing import NDArray
-"""
+# What signatures written by hand in the bindings use without a module's name; ruff drops what is not needed.
+IMPORTS = "from collections.abc import Callable, Mapping, Sequence\n"
 
 
 def run(*command: str) -> None:
@@ -33,8 +29,7 @@ def generate() -> str:
         raw, made = Path(folder) / "raw.pyi", Path(folder) / "_core.pyi"
         config = STUB.parents[2] / "pyproject.toml"
         run("nanobind.stubgen", "--quiet", "--exclude-docstrings", "--module", "lily._core", "--output-file", str(raw))
-        # stubgen takes the np of a signature for a module of that name.
-        made.write_text(IMPORTS + raw.read_text().replace("import np\n", ""))
+        made.write_text(IMPORTS + raw.read_text())
         run("ruff", "check", "--quiet", "--fix-only", "--exit-zero", "--config", str(config), str(made))
         run("ruff", "format", "--quiet", "--config", str(config), str(made))
         return made.read_text()
