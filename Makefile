@@ -35,6 +35,7 @@ $(VENV)/.packages-ready: $(VENV)/.python-ready pyproject.toml
 
 $(VENV)/.build-ready: $(VENV)/.packages-ready $(NATIVE_SOURCES)
 	@./tools/find_compiler.sh
+	@echo 'building the extension: minutes the first time, later only what changed'
 	$(BIN)/python -m pip install --quiet --no-build-isolation --editable .
 	@touch $@
 
