@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final, NoReturn
@@ -22,24 +21,27 @@ _GUARDS: Final = [chr(code) for code in range(0xF8F0, 0xF900)] + [chr(code) for 
 _STRUCTURAL_KEYS: Final = frozenset({"role", "type"})
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedChat:
-    """`guarded`: the prompt, with `guard` after each character of the caller that could begin a control token."""
+class RenderedPrompt(str):
+    """A prompt as text that remembers which control tokens the template wrote; those in the caller's text are text."""
 
-    guarded: str
-    guard: str
+    _guarded: str  # the prompt, with the guard after each character of the caller that could begin a control token
+    _guard: str
 
-    @property
-    def text(self) -> str:
-        return self.guarded.replace(self.guard, "")
+    def __new__(cls, guarded: str, guard: str) -> RenderedPrompt:
+        prompt = super().__new__(cls, guarded.replace(guard, ""))
+        prompt._guarded, prompt._guard = guarded, guard
+        return prompt
+
+    def __getnewargs__(self) -> tuple[str, str]:  # type: ignore[override]  # for copy and pickle
+        return self._guarded, self._guard
 
     @property
     def opens_reasoning(self) -> bool:
         """Whether the prompt ends inside a think block, so that the answer starts with reasoning."""
-        return self.guarded.rstrip().endswith("<think>")
+        return self._guarded.rstrip().endswith("<think>")
 
     def token_ids(self, tokenizer: Tokenizer) -> list[int]:
-        return tokenizer.encode(self.guarded, allow_special=True, guard=self.guard)
+        return tokenizer.encode(self._guarded, allow_special=True, guard=self._guard)
 
 
 class ChatTemplate:
@@ -78,7 +80,7 @@ class ChatTemplate:
         tools: Sequence[Tool] | None = None,
         enable_thinking: bool | None = None,
         add_generation_prompt: bool = True,
-    ) -> RenderedChat:
+    ) -> RenderedPrompt:
         """The prompt for `messages`. Raises ChatTemplateError if they are malformed or the template refuses them."""
         checked = template_messages(messages)
         listed = None if tools is None else [_tool(index, tool) for index, tool in enumerate(tools)]
@@ -104,7 +106,7 @@ class ChatTemplate:
         if enable_thinking is not None:
             variables["enable_thinking"] = enable_thinking
         try:
-            return RenderedChat(self._template.render(variables), guard)
+            return RenderedPrompt(self._template.render(variables), guard)
         except ChatTemplateError:
             raise
         except jinja2.TemplateError as error:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
-from .chat_template import RenderedChat, load_chat_template
+from .chat_template import RenderedPrompt, load_chat_template
 from .config import ModelConfig, load_config
 from .errors import CancelledError, ChatTemplateError
 from .generation import Generation
@@ -32,7 +32,7 @@ from .parse import ReasoningParser
 from .progress import Progress, ProgressOption, ProgressReport, wants_progress
 from .session import Session, check_token_ids, context_length_error, decode_sessions, locked
 from .stream import ChatStream, Stream, fold_chat, fold_completion
-from .tokenizer import Tokenizer, stop_token_ids
+from .tokenizer import Tokenizer
 
 DeviceName = Literal["auto", "metal", "cuda", "cpu"]
 DtypeName = Literal["auto", "float32", "float16", "bfloat16"]
@@ -84,7 +84,6 @@ class Engine:
         self._memory_limit = default_limit() if memory_limit is None else parse_bytes(memory_limit)
         self._tokenizer = Tokenizer(folder, self._config.vocab_size)
         self._text_table = self._tokenizer.text_table()
-        self._stop_token_ids = stop_token_ids(self._tokenizer, folder, self._config.stop_token_ids)
         self._chat_template = load_chat_template(folder, self._tokenizer, chat_template)
         self._owner = Owner(f"lily-engine-{next(_numbers)}")
         self._finalizer = weakref.finalize(self, self._owner.close)
@@ -99,7 +98,8 @@ class Engine:
             print(report, file=sys.stderr)
 
     def _load(self, folder: Path, *, device: str, dtype: str, max_context: int | None) -> _core.Runtime:
-        native, limit, owner = self._config.native(), self._memory_limit, self._owner
+        native = _core.ModelConfig(**self._config.core_arguments())
+        limit, owner = self._memory_limit, self._owner
         model_context = self._config.max_position_embeddings or 0
 
         def job(request: Request[Progress, _core.Runtime]) -> Steps[Progress, _core.Runtime]:
@@ -147,8 +147,8 @@ class Engine:
     ) -> Completion | list[Completion]:
         """Complete a prompt, or each of a list of prompts (independent of each other, results in the same order).
 
-        prompt: text or token ids. Control tokens written in text stay text; `tokenize(text, allow_special=True)` makes
-        ids of them. params: see SamplingParams; keywords override its fields.
+        prompt: text or token ids. Control tokens written in text stay text, except those of `render`'s result;
+        `tokenize(text, allow_special=True)` makes ids of them. params: SamplingParams, whose fields keywords override.
         Raises ContextLengthError before any work if a prompt and max_tokens do not fit, ValueError for a bad prompt,
         TypeError for an unknown keyword.
         """
@@ -241,7 +241,7 @@ class Engine:
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
         """Ids that end a completion: those of generation_config.json, config.json and the tokenizer's eos_token."""
-        return self._stop_token_ids
+        return self._config.stop_token_ids
 
     @property
     def max_context(self) -> int:
@@ -249,7 +249,9 @@ class Engine:
         return self._runtime.max_context
 
     def tokenize(self, text: str, *, allow_special: bool = False) -> list[int]:
-        """Token ids of text. Control tokens written in it are plain text, unless allow_special."""
+        """Token ids of text. Control tokens written in it stay text, unless allow_special or made by `render`."""
+        if isinstance(text, RenderedPrompt):
+            return text.token_ids(self._tokenizer)
         return self._tokenizer.encode(text, allow_special=allow_special)
 
     def detokenize(self, token_ids: Iterable[int]) -> str:
@@ -258,9 +260,9 @@ class Engine:
 
     def render(
         self, messages: Sequence[Message], *, tools: Sequence[Tool] | None = None, reasoning: bool | None = None
-    ) -> str:
-        """The prompt that `chat` gives to the model, as text."""
-        return self._render(messages, tools, reasoning).text
+    ) -> RenderedPrompt:
+        """The prompt that `chat` gives to the model, as text that remembers which control tokens the template wrote."""
+        return self._render(messages, tools, reasoning)
 
     def close(self) -> None:
         """Stop after the running step and free the model. Callers that wait get EngineClosedError. Twice is fine."""
@@ -285,11 +287,19 @@ class Engine:
         )
 
     def _prompt_ids(self, prompt: Prompt) -> Sequence[int]:
-        return self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        if not isinstance(prompt, str):
+            return prompt
+        if not isinstance(prompt, RenderedPrompt) and (control := self._tokenizer.find_special(prompt)):
+            _log.warning(
+                "the prompt holds %r as text, which the model does not read as a control token; "
+                "pass the result of render as it is, or tokenize(prompt, allow_special=True)",
+                control,
+            )
+        return self.tokenize(prompt)
 
     def _render(
         self, messages: Sequence[Message], tools: Sequence[Tool] | None, reasoning: bool | None
-    ) -> RenderedChat:
+    ) -> RenderedPrompt:
         if self._chat_template is None:
             raise ChatTemplateError(f"{self._model} has no chat template: pass chat_template to Engine, or generate")
         if reasoning is not None and not isinstance(reasoning, bool):
@@ -306,10 +316,10 @@ class Engine:
         if max_tokens > room:
             raise context_length_error(len(prompt), max_tokens, self._runtime.max_context)
         check_token_ids([*params.stop_token_ids, *(params.logit_bias or ())], self._config.vocab_size)
-        own = () if params.ignore_eos else self._stop_token_ids
+        own = () if params.ignore_eos else self._config.stop_token_ids
         return Generation(
             prompt_token_ids=prompt,
-            sampling=resolve(params, self._config.generation_defaults),
+            sampling=resolve(params, self._config.sampling_defaults),
             max_tokens=max_tokens,
             seed=secrets.randbelow(MAX_SEED + 1) if params.seed is None else params.seed,
             stop_token_ids=frozenset(own) | frozenset(params.stop_token_ids),
@@ -340,12 +350,12 @@ def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
         raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
 
 
-def _check_max_context(max_context: int | None, model_limit: int) -> None:
+def _check_max_context(max_context: int | None, model_limit: int | None) -> None:
     if max_context is None:
         return
     if isinstance(max_context, bool) or not isinstance(max_context, int):
         raise TypeError(f"max_context must be an int of tokens, not {type(max_context).__name__}")
     if max_context < 1:
         raise ValueError(f"max_context is {max_context}; it must be at least 1 token")
-    if 0 < model_limit < max_context:
+    if model_limit is not None and max_context > model_limit:
         raise ValueError(f"max_context is {max_context}, more than the model's limit of {model_limit} tokens")

@@ -49,7 +49,7 @@ class SamplingOverrides(TypedDict, total=False):
 class SamplingParams:
     """Sampling options under vLLM's names. None means: what the checkpoint's generation_config.json says.
 
-    temperature: 0 is greedy. If neither this nor the checkpoint has one 1.0; greedy if it says `do_sample: false`.
+    temperature: 0 is greedy. Where the checkpoint says nothing 1.0; greedy if it says `do_sample: false`.
     top_p (0, 1], top_k (0 or -1 is off), min_p [0, 1]: truncation of the distribution.
     presence_penalty, frequency_penalty [-2, 2]; repetition_penalty > 0 (1 is off, also counts the prompt).
     logit_bias: added to the logits of these token ids; -inf forbids a token.
@@ -140,17 +140,16 @@ class ResolvedSampling:
         return f"ResolvedSampling({', '.join(shown)})"
 
 
-def resolve(params: SamplingParams, generation_defaults: Mapping[str, float | int | bool]) -> ResolvedSampling:
+def resolve(params: SamplingParams, defaults: Mapping[str, float | int]) -> ResolvedSampling:
     """Merge request and checkpoint: a field given in `params` wins, then generation_config.json, then "off"."""
 
     def pick(name: str, neutral: float) -> float:
         given = getattr(params, name)
-        return float(given if given is not None else generation_defaults.get(name, neutral))
+        return float(given if given is not None else defaults.get(name, neutral))
 
-    greedy = params.temperature is None and generation_defaults.get("do_sample") is False
     return ResolvedSampling(
         given=params,
-        temperature=0.0 if greedy else pick("temperature", 1.0),
+        temperature=pick("temperature", 1.0),
         top_p=pick("top_p", 1.0),
         top_k=max(int(pick("top_k", 0)), 0),
         min_p=pick("min_p", 0.0),

@@ -167,10 +167,14 @@ def decode_sessions(
             raise context_length_error(session.num_computed_tokens, 1, runtime.max_context)
 
     def step() -> None:
-        # Until the step has worked there are no logits to trust.
-        for session in sessions:
-            session._has_logits = False
-        runtime.decode(timelines, ids)
+        try:
+            runtime.decode(timelines, ids)
+        except ValueError:  # refused before it ran
+            raise
+        except BaseException:
+            for session in sessions:
+                session._has_logits = False
+            raise
         for session, token_id in zip(sessions, ids, strict=True):
             session._token_ids.append(token_id)
             session._has_logits = True

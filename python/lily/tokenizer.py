@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -93,6 +93,10 @@ class Tokenizer:
             raise ValueError(f"token id {bad} at place {place} is outside 0 .. {self.vocab_size - 1} (vocab_size)")
         return ids
 
+    def find_special(self, text: str) -> str | None:
+        """The first special token written in `text`, if any."""
+        return next((token for token in self.special_tokens if token in text), None)
+
     def text_table(self) -> list[bytes]:
         """id_to_bytes for generated text, where special tokens are not shown."""
         table = list(self.id_to_bytes)
@@ -135,22 +139,6 @@ def read_tokenizer_config(folder: Path) -> dict[str, object]:
     if not isinstance(config, dict):
         raise CheckpointError(f"{path} must hold an object", path=str(path), found=type(config).__name__)
     return config
-
-
-def stop_token_ids(tokenizer: Tokenizer, folder: Path, configured: Sequence[int]) -> tuple[int, ...]:
-    """The ids of the configuration files and the id of the tokenizer's eos_token, in that order, each once."""
-    ids = list(configured)
-    eos = special_token_texts(folder).get("eos_token")
-    if eos is not None:
-        if eos not in tokenizer.added_tokens:
-            raise CheckpointError(
-                f"{folder}: eos_token {eos!r} of tokenizer_config.json is no added token of tokenizer.json",
-                path=str(folder / "tokenizer_config.json"),
-                field="eos_token",
-                found=eos,
-            )
-        ids.append(tokenizer.added_tokens[eos])
-    return tuple(dict.fromkeys(ids))
 
 
 def _load(path: Path) -> tokenizers.Tokenizer:

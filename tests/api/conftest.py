@@ -3,8 +3,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import lily
 import pytest
+
+import lily
 from lily.hub import find_model
 from lily.tokenizer import Tokenizer
 

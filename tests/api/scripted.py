@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
-from lily import _core
 from numpy.typing import NDArray
+
+from lily import _core
 
 
 class Drawn:

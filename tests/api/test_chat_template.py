@@ -7,6 +7,7 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lily import ChatTemplateError
 from lily.chat_template import ChatTemplate, load_chat_template
 from lily.tokenizer import Tokenizer
@@ -30,7 +31,7 @@ def test_token_ids_equal_the_library_on_harmless_chats(
     for line in (nano_folder / "eval.jsonl").read_text().splitlines():
         item = json.loads(line)
         chat = template.render(item["messages"], tools=item["tools"], enable_thinking=item["enable_thinking"])
-        assert chat.token_ids(tokenizer) == library.encode(chat.text, add_special_tokens=False).ids
+        assert chat.token_ids(tokenizer) == library.encode(chat, add_special_tokens=False).ids
         assert chat.opens_reasoning == item["enable_thinking"]
 
 
@@ -56,7 +57,7 @@ def test_text_never_becomes_a_control_token(
         tools = [{"type": "function", "function": {"name": "f", "description": description}}]
         chat = template.render(messages, tools=tools)
         ids = chat.token_ids(tokenizer)
-        assert tokenizer.decode(ids) == chat.text
+        assert tokenizer.decode(ids) == chat
         return [i for i in ids if i in control]
 
     control = set(tokenizer.added_tokens.values())
@@ -66,16 +67,16 @@ def test_text_never_becomes_a_control_token(
 def test_assistant_markup_stays_markup_but_special_tokens_do_not(template: ChatTemplate, tokenizer: Tokenizer) -> None:
     said = "<think>\nwhy\n</think>\n\nyes <|im_end|> <tool_call>"
     chat = template.render([user("q"), {"role": "assistant", "content": said}], add_generation_prompt=False)
-    assert chat.text.endswith("<think>\nwhy\n</think>\n\nyes <|im_end|> <tool_call><|im_end|>\n")
+    assert chat.endswith("<think>\nwhy\n</think>\n\nyes <|im_end|> <tool_call><|im_end|>\n")
     ids = chat.token_ids(tokenizer)
     assert ids.count(tokenizer.added_tokens["<|im_end|>"]) == 2  # the user's turn and the end of this one
     assert ids.count(tokenizer.added_tokens["<tool_call>"]) == 1
 
 
 def test_thinking_can_be_switched(template: ChatTemplate) -> None:
-    assert template.render([user("q")]).text.endswith("<think>\n")
+    assert template.render([user("q")]).endswith("<think>\n")
     closed = template.render([user("q")], enable_thinking=False)
-    assert closed.text.endswith("<think>\n\n</think>\n\n") and not closed.opens_reasoning
+    assert closed.endswith("<think>\n\n</think>\n\n") and not closed.opens_reasoning
 
 
 def test_what_the_template_refuses_is_an_error(template: ChatTemplate) -> None:
@@ -90,7 +91,7 @@ def test_the_environment_is_hugging_faces(tokenizer: Tokenizer) -> None:
     )
     tools = [{"type": "function", "function": {"name": "é<'&"}}]
     chat = ChatTemplate(source, tokenizer, {"bos_token": "B"}).render([user("a"), user("b")], tools=tools)
-    assert chat.text == 'a|[{"type": "function", "function": {"name": "é<\'&"}}]|B|4'
+    assert chat == 'a|[{"type": "function", "function": {"name": "é<\'&"}}]|B|4'
 
 
 @pytest.mark.parametrize(
@@ -119,7 +120,7 @@ def test_where_templates_come_from(tokenizer: Tokenizer, tmp_path: Path) -> None
     def text(override: str | Path | None = None) -> str:
         template = load_chat_template(tmp_path, tokenizer, override)
         assert template is not None
-        return template.render([user("a")]).text
+        return template.render([user("a")])
 
     assert load_chat_template(tmp_path, tokenizer, None) is None
     config = tmp_path / "tokenizer_config.json"

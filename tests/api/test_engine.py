@@ -10,9 +10,10 @@ import threading
 import weakref
 from pathlib import Path
 
-import lily
 import numpy as np
 import pytest
+
+import lily
 from lily import ChatTemplateError, CheckpointError, ContextLengthError, Engine, EngineClosedError, SamplingParams
 
 HELLO = [{"role": "user", "content": "Who are you?"}]

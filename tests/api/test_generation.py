@@ -6,13 +6,13 @@ from time import perf_counter
 
 import numpy as np
 import pytest
+
 from lily import CancelledError, Chunk, SamplingParams
 from lily.generation import Generation
 from lily.owner import Owner
 from lily.params import resolve
 from lily.progress import ProgressReport
 from lily.stream import Stream, fold_completion
-
 from tests.api.scripted import ScriptedRuntime
 
 EOS, SPECIAL = 9, 8

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from lily.memory import available_bytes, default_limit, format_bytes, parse_bytes, total_bytes
 
 

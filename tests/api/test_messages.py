@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from lily import ChatTemplateError
 from lily.messages import template_messages
 

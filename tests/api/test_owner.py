@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
+
 from lily import CancelledError, EngineClosedError
 from lily.owner import Owner, Request, Steps
 

@@ -5,10 +5,11 @@ import math
 import pickle
 
 import pytest
+
 from lily import SamplingParams
 from lily.params import SamplingOverrides, resolve
 
-DEFAULTS = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}
+DEFAULTS = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
 
 
 def test_overrides_and_fields_are_the_same_names() -> None:
@@ -103,9 +104,8 @@ def test_a_given_field_wins_over_the_checkpoint_over_neutral() -> None:
 
 def test_greedy() -> None:
     assert resolve(SamplingParams(temperature=0), DEFAULTS).temperature == 0.0
-    not_sampling = {"do_sample": False, "temperature": 0.6}
-    assert resolve(SamplingParams(), not_sampling).temperature == 0.0
-    assert resolve(SamplingParams(temperature=0.3), not_sampling).temperature == 0.3
+    assert resolve(SamplingParams(), {"temperature": 0.0}).temperature == 0.0
+    assert resolve(SamplingParams(temperature=0.3), {"temperature": 0.0}).temperature == 0.3
 
 
 def test_repr_shows_what_was_given_and_what_is_default() -> None:

@@ -4,6 +4,7 @@ import itertools
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+
 from lily.parse import ReasoningParser
 
 pieces = st.lists(

@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+
 from lily import ContextLengthError, Engine, EngineClosedError
 
 PROMPT = "Answer briefly. What is a compiler?"
@@ -64,7 +65,10 @@ def test_decode_of_several_sessions(engine: Engine) -> None:
         engine.decode([sessions[0], sessions[0]], [1, 2])
     with pytest.raises(ValueError, match="2 sessions, 1 ids"):
         engine.decode(sessions, [1])
-    with Engine("lily-nano", max_context=256, progress=False) as other, pytest.raises(ValueError, match="another engine"):
+    with (
+        Engine("lily-nano", max_context=256, progress=False) as other,
+        pytest.raises(ValueError, match="another engine"),
+    ):
         other.decode(sessions, [1, 2])
     for session in sessions:
         session.close()

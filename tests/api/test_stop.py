@@ -4,6 +4,7 @@ import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lily.stop import StopMatcher
 
 # A small alphabet makes overlaps and near misses frequent; one letter takes several bytes.

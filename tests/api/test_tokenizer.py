@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import unicodedata
 from pathlib import Path
 
@@ -9,8 +8,9 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+
 from lily import CheckpointError
-from lily.tokenizer import Tokenizer, stop_token_ids
+from lily.tokenizer import Tokenizer
 
 
 @given(text=st.text(max_size=60))
@@ -69,7 +69,7 @@ def test_padding_ids_of_a_larger_embedding_decode_visibly(nano_folder: Path) -> 
 
 
 def test_a_tokenizer_larger_than_the_model_is_refused(nano_folder: Path) -> None:
-    with pytest.raises(CheckpointError, match="ids up to 4095.*vocab_size is 4095") as caught:
+    with pytest.raises(CheckpointError, match=r"ids up to 4095.*vocab_size is 4095") as caught:
         Tokenizer(nano_folder, 4095)
     assert caught.value.field == "vocab_size"
 
@@ -84,16 +84,3 @@ def test_missing_and_broken_files(tmp_path: Path, nano_folder: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": words}))
     with pytest.raises(CheckpointError, match="not a byte-level BPE"):
         Tokenizer(tmp_path, 4096)
-
-
-def test_stop_ids_are_the_union(tokenizer: Tokenizer, nano_folder: Path, tmp_path: Path) -> None:
-    im_end, end_of_text = (tokenizer.added_tokens[t] for t in ("<|im_end|>", "<|endoftext|>"))
-    assert stop_token_ids(tokenizer, nano_folder, (end_of_text,)) == (end_of_text, im_end)
-    assert stop_token_ids(tokenizer, nano_folder, (im_end, end_of_text)) == (im_end, end_of_text)
-    assert stop_token_ids(tokenizer, tmp_path, (5, 5)) == (5,)
-    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<gone>"}}')
-    with pytest.raises(CheckpointError, match="'<gone>'"):
-        stop_token_ids(tokenizer, tmp_path, ())
-    shutil.copy(nano_folder / "README.md", tmp_path / "tokenizer_config.json")
-    with pytest.raises(CheckpointError, match="not JSON"):
-        stop_token_ids(tokenizer, tmp_path, ())

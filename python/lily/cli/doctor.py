@@ -71,7 +71,7 @@ def _model(engine: Engine) -> dict[str, object]:
         "prefill_chunk_tokens": runtime.max_chunk_tokens,
         "vocab_size": engine.config.vocab_size,
         "stop_ids": {str(i): tokens.decode([i]) for i in engine.stop_token_ids},
-        "sampling_defaults": dict(engine.config.generation_defaults),
+        "sampling_defaults": dict(engine.config.sampling_defaults),
         "memory": runtime.memory_bytes,
         "load_report": runtime.load_report,
     }
