@@ -35,8 +35,8 @@ def checkpoint(tmp_path_factory):
 
 
 def load(folder, **options):
-    options = {"memory_limit": LIMIT, "max_context": 2048} | options
-    return _core.Runtime(str(folder), load_config(folder).native(), **options)
+    options = {"memory_limit": LIMIT, "max_context": 2048, "threads": 2} | options
+    return _core.Runtime(str(folder), _core.ModelConfig(**load_config(folder).core_arguments()), **options)
 
 
 def ids(*values):

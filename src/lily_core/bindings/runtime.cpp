@@ -74,35 +74,35 @@ Sampling make_sampling(float temperature, float top_p, std::uint32_t top_k, floa
   return sampling;
 }
 
-class BoundRuntime;
+// Where a runtime's Python objects find it, until it is closed. Read and changed with the GIL held.
+struct Handle {
+  std::shared_ptr<Runtime> runtime;
+};
 
-// A timeline and the runtime that it belongs to, which may be gone.
+// A timeline and the runtime that it belongs to, which may be closed.
 class BoundTimeline {
  public:
-  explicit BoundTimeline(const std::shared_ptr<Runtime>& runtime) : runtime_(runtime), timeline_(runtime->open()) {}
+  explicit BoundTimeline(const std::shared_ptr<Handle>& handle) : handle_(handle), timeline_(handle->runtime->open()) {}
   ~BoundTimeline() { close(); }
   BoundTimeline(const BoundTimeline&) = delete;
 
   Timeline& get() {
-    if (!timeline_) throw_closed();
+    if (!handle_->runtime || !timeline_) throw_closed();
     return *timeline_;
   }
   std::shared_ptr<Runtime> runtime() const {
-    auto runtime = runtime_.lock();
-    if (!runtime || !timeline_) throw_closed();
-    return runtime;
+    if (!handle_->runtime || !timeline_) throw_closed();
+    return handle_->runtime;
   }
-  bool belongs_to(const Runtime& runtime) const { return runtime_.lock().get() == &runtime; }
   void close() {
-    const auto runtime = runtime_.lock();
-    if (runtime && timeline_) runtime->close(std::move(*timeline_));
+    if (handle_->runtime && timeline_) handle_->runtime->close(std::move(*timeline_));
     timeline_.reset();
   }
 
   [[noreturn]] static void throw_closed() { throw std::logic_error("the timeline or its engine is closed"); }
 
  private:
-  std::weak_ptr<Runtime> runtime_;
+  std::shared_ptr<Handle> handle_;
   std::optional<Timeline> timeline_;
 };
 
@@ -117,26 +117,29 @@ class BoundRuntime {
       if (progress) (*progress)(done, total);
     };
     const nb::gil_scoped_release release;
-    runtime_ = std::make_shared<Runtime>(folder, config, options, report);
+    handle_->runtime = std::make_shared<Runtime>(folder, config, options, report);
   }
+  ~BoundRuntime() { close(); }
+  BoundRuntime(const BoundRuntime&) = delete;
 
   std::shared_ptr<Runtime> get() const {
-    if (!runtime_) throw std::logic_error("the runtime is closed");
-    return runtime_;
+    if (!handle_->runtime) throw std::logic_error("the runtime is closed");
+    return handle_->runtime;
   }
+  const std::shared_ptr<Handle>& handle() const { return handle_; }
   void close() {
-    const std::shared_ptr<Runtime> last = std::move(runtime_);
+    std::shared_ptr<Runtime> last = std::move(handle_->runtime);
     const nb::gil_scoped_release release;
-    const_cast<std::shared_ptr<Runtime>&>(last).reset();
+    last.reset();
   }
 
  private:
-  std::shared_ptr<Runtime> runtime_;
+  std::shared_ptr<Handle> handle_ = std::make_shared<Handle>();
 };
 
 std::shared_ptr<Runtime> runtime_of(const BoundRuntime& bound, const BoundTimeline& timeline) {
   auto runtime = bound.get();
-  if (!timeline.belongs_to(*runtime)) throw std::invalid_argument("the timeline belongs to another runtime");
+  if (timeline.runtime() != runtime) throw std::invalid_argument("the timeline belongs to another runtime");
   return runtime;
 }
 
@@ -239,7 +242,7 @@ void bind_runtime(nb::module_& m) {
 
   nb::class_<BoundTimeline>(m, "Timeline", "One sequence of tokens and its state.")
       .def_prop_ro("num_tokens", [](BoundTimeline& t) { return t.get().num_tokens; })
-      .def_prop_ro("logits", &logits_view, nb::for_getter(nb::sig("def logits(self) -> numpy.typing.NDArray[numpy.float32]")),
+      .def_prop_ro("logits", &logits_view, nb::rv_policy::automatic, nb::for_getter(nb::sig("def logits(self) -> numpy.typing.NDArray[numpy.float32]")),
                    "float32 [vocab_size], read-only and without a copy: valid until the timeline's next step.")
       .def("reset", [](BoundTimeline& t) { t.runtime()->reset(t.get()); }, nb::call_guard<nb::gil_scoped_release>())
       .def(
@@ -284,7 +287,10 @@ void bind_runtime(nb::module_& m) {
            "context"_a, "Dispatches and levels of one decoded token.")
       .def("prefill_stats", [](const BoundRuntime& r, std::uint32_t rows) { return stats_of(r.get()->prefill_stats(rows)); }, "rows"_a,
            "Dispatches and levels of one prefill chunk.")
-      .def("timeline", [](const BoundRuntime& r) { return std::make_unique<BoundTimeline>(r.get()); })
+      .def("timeline", [](const BoundRuntime& r) {
+        r.get();  // throws when closed
+        return std::make_unique<BoundTimeline>(r.handle());
+      })
       .def("prefill", &prefill, "timeline"_a, "token_ids"_a, nb::kw_only(), "wants_logits"_a, "sampling"_a.none() = nb::none(),
            "cancel"_a.none() = nb::none(),
            nb::sig("def prefill(self, timeline: Timeline, token_ids: numpy.typing.NDArray[numpy.uint32], *, wants_logits: bool, "
