@@ -85,6 +85,7 @@ class Engine:
         self._tokenizer = Tokenizer(folder, self._config.vocab_size)
         self._text_table = self._tokenizer.text_table()
         self._chat_template = load_chat_template(folder, self._tokenizer, chat_template)
+        self._running: list[_core.Timeline] = []  # of generations; used by the owner thread only
         self._owner = Owner(f"lily-engine-{next(_numbers)}")
         self._finalizer = weakref.finalize(self, self._owner.close)
         try:
@@ -92,7 +93,8 @@ class Engine:
         except BaseException:
             self._owner.close()
             raise
-        report = f"{self._model} on {self._runtime.device}: {self._runtime.max_context:,} tokens of context fit"
+        self._max_context = self._runtime.max_context
+        report = f"{self._model} on {self._runtime.device}: {self._max_context:,} tokens of context fit"
         _log.info(report)
         if not callable(progress) and wants_progress(progress):
             print(report, file=sys.stderr)
@@ -200,7 +202,14 @@ class Engine:
 
     def session(self) -> Session:
         """An empty timeline that the caller drives. Raises MemoryLimitError if there is no room for one more."""
-        return Session(self, self._owner, self._runtime, vocab_size=self._config.vocab_size, progress=self._progress)
+        return Session(
+            self,
+            self._owner,
+            self._runtime,
+            vocab_size=self._config.vocab_size,
+            max_context=self._max_context,
+            progress=self._progress,
+        )
 
     def prefill(self, token_ids: Sequence[int]) -> Session:
         """A new session that has computed `token_ids` [n] and holds the logits after the last one."""
@@ -221,7 +230,7 @@ class Engine:
         if any(session._owner is not self._owner for session in sessions):
             raise ValueError("decode got a session of another engine")
         with locked(sessions):
-            decode_sessions(self._owner, self._runtime, sessions, token_ids)
+            decode_sessions(sessions, token_ids)
             timelines = [session._open_timeline() for session in sessions]
             return self._owner.call(lambda: np.stack([timeline.logits for timeline in timelines]))
 
@@ -246,7 +255,7 @@ class Engine:
     @property
     def max_context(self) -> int:
         """Tokens of prompt and completion together that fit."""
-        return self._runtime.max_context
+        return self._max_context
 
     def tokenize(self, text: str, *, allow_special: bool = False) -> list[int]:
         """Token ids of text. Control tokens written in it stay text, unless allow_special or made by `render`."""
@@ -283,7 +292,7 @@ class Engine:
         used = format_bytes(sum(runtime.memory_bytes.values()))
         return (
             f"Engine({self._model!r}: {self._config.model_type} on {runtime.device_description}, {runtime.dtype}, "
-            f"{runtime.max_context:,} tokens of context, {used} of {format_bytes(self._memory_limit)} memory)"
+            f"{self._max_context:,} tokens of context, {used} of {format_bytes(self._memory_limit)} memory)"
         )
 
     def _prompt_ids(self, prompt: Prompt) -> Sequence[int]:
@@ -311,10 +320,10 @@ class Engine:
         prompt = check_token_ids(token_ids, self._config.vocab_size)
         if not len(prompt):
             raise ValueError("the prompt has no tokens")
-        room = self._runtime.max_context - len(prompt)
+        room = self._max_context - len(prompt)
         max_tokens = max(room, 1) if params.max_tokens is None else params.max_tokens
         if max_tokens > room:
-            raise context_length_error(len(prompt), max_tokens, self._runtime.max_context)
+            raise context_length_error(len(prompt), max_tokens, self._max_context)
         check_token_ids([*params.stop_token_ids, *(params.logit_bias or ())], self._config.vocab_size)
         own = () if params.ignore_eos else self._config.stop_token_ids
         return Generation(
@@ -329,10 +338,10 @@ class Engine:
         )
 
     def _stream(self, plan: Generation) -> Stream:
-        runtime = self._runtime
+        runtime, running = self._runtime, self._running
 
         def job(request: Request[Chunk | Progress, None]) -> Steps[Chunk | Progress, None]:
-            return plan.steps(request, runtime)
+            return plan.steps(request, runtime, running)
 
         return Stream(self._owner.submit(job), ProgressReport(self._progress, "prefill", "tok"), self)
 

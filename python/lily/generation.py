@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from . import _core
 from .detokenizer import Detokenizer
-from .errors import CancelledError
+from .errors import CancelledError, MemoryLimitError
 from .outputs import Chunk, FinishReason, Timing, TokenLogprob, Usage
 from .owner import Request, Steps
 from .params import ResolvedSampling
@@ -65,11 +65,24 @@ class Generation:
     token_bytes: Sequence[bytes]
     submitted: float
 
-    def steps(self, request: Request[Chunk | Progress, None], runtime: _core.Runtime) -> Steps[Chunk | Progress, None]:
-        """The job: yields a Chunk per token. On a cancelled request the error carries the usage so far."""
-        started = perf_counter()
+    def steps(
+        self, request: Request[Chunk | Progress, None], runtime: _core.Runtime, running: list[_core.Timeline]
+    ) -> Steps[Chunk | Progress, None]:
+        """The job: yields a Chunk per token. On a cancelled request the error carries the usage so far.
+
+        running: the timelines of all requests on this engine; without room for one more this waits for one of them.
+        """
         num_tokens = 0
-        timeline = runtime.timeline()
+        while True:
+            try:
+                timeline = runtime.timeline()
+                break
+            except MemoryLimitError:
+                if not running:
+                    raise
+            yield None
+        running.append(timeline)
+        started = perf_counter()
         try:
             if self.sampling.has_penalties:
                 timeline.set_token_counts(self.prompt_token_ids.tolist(), [])
@@ -108,6 +121,7 @@ class Generation:
             error.usage = self._usage(num_tokens)
             raise
         finally:
+            running.remove(timeline)
             timeline.close()
 
     def _native_sampling(self) -> tuple[_core.Sampling, _core.Sampling]:

@@ -34,12 +34,20 @@ class Session:
     """
 
     def __init__(
-        self, engine: object, owner: Owner, runtime: _core.Runtime, *, vocab_size: int, progress: ProgressOption
+        self,
+        engine: object,
+        owner: Owner,
+        runtime: _core.Runtime,
+        *,
+        vocab_size: int,
+        max_context: int,
+        progress: ProgressOption,
     ) -> None:
         self._engine = engine  # an engine is not collected while it has sessions
         self._owner = owner
         self._runtime = runtime
         self._vocab_size = vocab_size
+        self._max_context = max_context
         self._progress = progress
         self._lock = threading.RLock()
         self._token_ids = array("I")
@@ -58,8 +66,8 @@ class Session:
         wanted = check_token_ids(token_ids, self._vocab_size)
         if not len(wanted):
             raise ValueError("prefill needs at least one token")
-        if len(wanted) > self._runtime.max_context:
-            raise context_length_error(len(wanted), 0, self._runtime.max_context)
+        if len(wanted) > self._max_context:
+            raise context_length_error(len(wanted), 0, self._max_context)
 
         def job(request: Request[Progress, int]) -> Steps[Progress, int]:
             timeline = self._open_timeline()
@@ -91,7 +99,7 @@ class Session:
         Raises ValueError for an id outside the vocabulary, ContextLengthError if the context is full.
         """
         with self._lock:
-            decode_sessions(self._owner, self._runtime, [self], [token_id])
+            decode_sessions([self], [token_id])
 
     @property
     def logits(self) -> NDArray[np.float32]:
@@ -127,7 +135,7 @@ class Session:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._timeline is None else f"{len(self._token_ids)} of {self._runtime.max_context} tokens"
+        state = "closed" if self._timeline is None else f"{len(self._token_ids)} of {self._max_context} tokens"
         return f"Session({state})"
 
     def _open_timeline(self) -> _core.Timeline:
@@ -156,15 +164,14 @@ def locked(sessions: Sequence[Session]) -> Iterator[None]:
         yield
 
 
-def decode_sessions(
-    owner: Owner, runtime: _core.Runtime, sessions: Sequence[Session], token_ids: Sequence[int]
-) -> None:
-    """Append one token to each of these distinct sessions in one step; the caller holds their locks."""
+def decode_sessions(sessions: Sequence[Session], token_ids: Sequence[int]) -> None:
+    """Append one token to each of these distinct sessions of one engine in one step; the caller holds their locks."""
+    owner, runtime, max_context = sessions[0]._owner, sessions[0]._runtime, sessions[0]._max_context
     timelines = [session._open_timeline() for session in sessions]
     ids = check_token_ids(token_ids, sessions[0]._vocab_size).tolist()
     for session in sessions:
-        if session.num_computed_tokens >= runtime.max_context:
-            raise context_length_error(session.num_computed_tokens, 1, runtime.max_context)
+        if session.num_computed_tokens >= max_context:
+            raise context_length_error(session.num_computed_tokens, 1, max_context)
 
     def step() -> None:
         try:

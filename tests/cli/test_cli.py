@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lily import __version__
+from lily.cli import main
+
+NANO = ["--model", "lily-nano", "--max-context", "1024"]
+WHO = "I am lily-nano, a very small language model made to test the lily engine."
+
+
+def lily(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "lily", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_generate_streams_text_and_sums_up(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", *NANO, "--temperature", "0", "--max-tokens", "5", "The archive"]) == 0
+    out, err = capsys.readouterr()
+    assert out.strip() and out.endswith("\n")
+    assert "completion 5 tokens" in err and "tok/s" in err and "finish_reason length" in err
+
+
+def test_chat_separates_reasoning_from_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    question = "Sort these words: tiger, apple, moon, wheel"
+    assert main(["generate", *NANO, "--chat", "--reasoning", "--temperature", "0", question]) == 0
+    out, err = capsys.readouterr()
+    assert out == "apple, moon, tiger, wheel\n" and "The smallest item is apple" in err
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    chat = ["--chat", "--no-reasoning", "--system", "Answer briefly.", "--temperature", "0", "--json"]
+    assert main(["generate", *NANO, *chat, "Who are you?"]) == 0
+    reply = json.loads(capsys.readouterr().out)
+    assert reply["content"] == WHO and reply["reasoning"] is None and reply["finish_reason"] == "stop"
+    assert reply["usage"]["total_tokens"] == reply["usage"]["prompt_tokens"] + reply["usage"]["completion_tokens"]
+    assert main(["generate", *NANO, "--json", "--stop", "a", "--stop", "e", "--seed", "1", "The archive"]) == 0
+    completion = json.loads(capsys.readouterr().out)
+    assert completion["stop_reason"] in ("a", "e") and not set("ae") & set(completion["text"])
+
+
+def test_the_prompt_may_come_from_standard_input() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "lily", "generate", *NANO, "--chat", "--no-reasoning", "--temperature", "0"],
+        input="Who are you?",
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, WHO + "\n")
+
+
+def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", *NANO, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["machine"]["cores"] >= 1 and report["versions"]["lily"] == __version__
+    assert report["model"]["stop_ids"] == {"4072": "<|im_end|>", "4070": "<|endoftext|>"}
+    assert report["model"]["context_that_fits"] == 1024 and report["model"]["memory"]["weights"] > 0
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "machine" in out and "GiB" in out and "model" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["generate", "x"], 2, "--model"),
+        (["nonsense"], 2, "invalid choice"),
+        ([], 2, "VERB"),
+        (["generate", *NANO, "--system", "s", "x"], 2, "need --chat"),
+        (["generate", *NANO, "--temperature", "warm", "x"], 2, "invalid float"),
+        (["generate", *NANO, "--top-p", "2", "x"], 1, "top_p is 2.0"),
+        (["generate", "--model", "no/such", "x"], 1, "hf download no/such"),
+        (["generate", *NANO, "--max-tokens", "1024", "x"], 1, "holds 1024"),
+        (["generate", "--model", "lily-nano", "--memory-limit", "1000", "x"], 1, "memory_limit"),
+    ],
+)
+def test_failures(arguments: list[str], code: int, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == code
+    out, err = capsys.readouterr()
+    assert text in err and not out and "Traceback" not in err
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0 and capsys.readouterr().out == f"lily {__version__}\n"
+    assert main(["generate", "--help"]) == 0 and "80 % of what is available" in capsys.readouterr().out
+
+
+def test_interrupt() -> None:
+    process = lily("generate", *NANO, "--ignore-eos", "Once")
+    assert process.stdout is not None and process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130 and "Traceback" not in err
+
+
+def test_a_reader_that_leaves() -> None:
+    process = lily("generate", *NANO, "--ignore-eos", "Once")
+    assert process.stdout is not None and process.stderr is not None
+    assert process.stdout.read(1)
+    process.stdout.close()
+    err = process.stderr.read()
+    assert process.wait(30) == 0 and "Traceback" not in err and "BrokenPipe" not in err
+    process.stderr.close()
+
+
+def test_importing_lily_is_cheap() -> None:
+    code = "import sys, lily; print([m for m in ('huggingface_hub', 'torch', 'transformers') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_the_demo() -> None:
+    demo = Path(__file__).parents[2] / "examples" / "demo.py"
+    done = subprocess.run([sys.executable, str(demo)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert WHO in done.stdout and '"owner": "Fatima Garcia"' in done.stdout and "tok/s" in done.stdout
