@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pytest
+
 from lily import _core
 from lily.errors import DeviceError
-
 from tests.kernels.harness import EPS, NANO, Array, Run
 
 
@@ -20,7 +21,9 @@ def run(request: pytest.FixtureRequest) -> Run:
         key = frozenset(sizes.items())
         if key not in devices:
             devices[key] = _core.Device("cpu", sizes=sizes, rms_norm_eps=EPS, threads=2, debug=request.param)
-        devices[key].run(kernel, args, buffers, extent)
+        # The binding takes plain numbers: table rows go as their bytes.
+        plain = [buffer.view(np.uint8) if buffer.dtype.names else buffer for buffer in buffers]
+        devices[key].run(kernel, args, plain, extent)
 
     try:
         _core.Device("cpu", sizes=NANO, debug=request.param)

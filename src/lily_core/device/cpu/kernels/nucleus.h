@@ -106,9 +106,7 @@ class Nucleus {
   }
   Vi survivors(std::uint32_t token, Vf logits) const {
     const Vf lowest = splat(logit_of(lowest_));
-    Vi ids;
-    for (int i = 0; i < kLanes; ++i) ids[i] = std::int32_t(token) + i;
-    return (logits > lowest) | ((logits == lowest) & (ids <= last_id_));
+    return (logits > lowest) | ((logits == lowest) & (kLaneIndex + std::int32_t(token) <= last_id_));
   }
   // Unnormalised probabilities; every sum takes them from here, so that they agree.
   Vf weights_of(Vf logits) const { return exp((logits - largest_) / temperature_); }
