@@ -154,6 +154,26 @@ def test_sampled_tokens_continue_on_the_device(checkpoint):
         expected.append(result.token_id)
 
 
+def test_a_draw_depends_on_seed_and_position_only(checkpoint):
+    runtime = load(checkpoint("qwen3_5_moe"))
+    token_ids = ((37 * np.arange(40) + 11) % 512).astype(np.uint32)
+
+    def draw(seed, chunk_size):
+        sampling = _core.Sampling(temperature=5.0, seed=seed)
+        timeline = runtime.timeline()
+        for begin in range(0, 40 - chunk_size, chunk_size):
+            runtime.prefill(timeline, token_ids[begin : begin + chunk_size], wants_logits=False)
+        last = token_ids[timeline.num_tokens :]
+        if len(last) == 1:
+            return runtime.decode([timeline], last.tolist(), sampling=[sampling])[0].token_id
+        return runtime.prefill(timeline, last, wants_logits=True, sampling=sampling).token_id
+
+    drawn = [draw(seed, 40) for seed in range(30)]
+    assert len(set(drawn)) > 15
+    for chunk_size in (1, 7, 20):
+        assert [draw(seed, chunk_size) for seed in range(30)] == drawn
+
+
 def test_failed_calls_leave_the_timeline_as_it_was(checkpoint):
     folder = checkpoint("qwen3_5_moe")
     runtime = load(folder, max_context=300)

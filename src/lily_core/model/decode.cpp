@@ -65,7 +65,7 @@ Program decode_program(Device& device, const Model& m, std::uint32_t rows, std::
       record_moe(op, m, w.moe, layer, rows);
     }
   }
-  record_head(op, m, {a.x.get(), 0, a.x->length()}, rows);
+  record_head(op, m, {io.step.buffer().get(), 0, rows * sizeof(StepRow)}, {a.x.get(), 0, a.x->length()}, rows);
   return program;
 }
 

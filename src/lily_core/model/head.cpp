@@ -3,17 +3,17 @@
 
 namespace lily {
 
-void record_head(Recorder& op, const Model& model, const Range& x, std::uint32_t rows) {
+void record_head(Recorder& op, const Model& model, const Range& step, const Range& x, std::uint32_t rows) {
   auto& [config, weights, state, a, io, rope, slots] = model;
   const RowsArgs args{rows};
   const std::uint32_t vocab = config.vocab_size;
-  op("lm_head", args, {io.step.buffer(), x, weights.norm, weights.lm_head, a.logits, io.flags.buffer()}, {vocab, rows});
+  op("lm_head", args, {step, x, weights.norm, weights.lm_head, a.logits, io.flags.buffer()}, {vocab, rows});
   op("sample_scan", args,
-     {io.step.buffer(), io.samples.buffer(), a.logits, io.counts.buffer(), io.bias.buffer(), io.mask.buffer(), a.adjusted,
+     {step, io.samples.buffer(), a.logits, io.counts.buffer(), io.bias.buffer(), io.mask.buffer(), a.adjusted,
       a.sample_blocks},
      {vocab, rows});
   op("sample_pick", args,
-     {io.step.buffer(), io.samples.buffer(), a.logits, a.adjusted, a.sample_blocks, io.counts.buffer(), io.tokens.buffer(),
+     {step, io.samples.buffer(), a.logits, a.adjusted, a.sample_blocks, io.counts.buffer(), io.tokens.buffer(),
       io.results.buffer()},
      {rows});
 }

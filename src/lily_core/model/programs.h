@@ -27,13 +27,13 @@ struct Model {
 // One step of `rows` rows whose positions are below `bucket`.
 Program decode_program(Device& device, const Model& model, std::uint32_t rows, std::uint32_t bucket);
 
-// One chunk of `rows` tokens of one timeline; a segment per layer, so the host may cancel in between. With `wants_logits` the last
-// row goes through the head and the sampler.
+// One chunk of `rows` tokens of one timeline; a segment per layer, so the host may cancel in between. Row 0 of `step` is the chunk.
+// With `wants_logits` the last token goes through the head and the sampler; row 1 of `step` is that token.
 Program prefill_program(Device& device, const Model& model, std::uint32_t rows, bool wants_logits);
 
-// The head and the sampler, for the last `rows` rows: shared by both programs. `x` is their residual stream.
+// The head and the sampler, shared by both programs: `step` is where the rows' StepRows start, `x` their residual stream.
 class Recorder;
-void record_head(Recorder& op, const Model& model, const Range& x, std::uint32_t rows);
+void record_head(Recorder& op, const Model& model, const Range& step, const Range& x, std::uint32_t rows);
 
 // Row `layer` of expert_slot.
 Range expert_slots(const Model& model, std::uint32_t layer);

@@ -176,9 +176,10 @@ void Runtime::check_token_ids(std::span<const std::uint32_t> token_ids) const {
                                   std::to_string(config_.vocab_size));
 }
 
-void Runtime::write_step_row(std::uint32_t row, const Timeline& timeline, bool wants_logits, const Sampling* sampling) {
+void Runtime::write_step_row(std::uint32_t row, const Timeline& timeline, std::uint32_t position, bool wants_logits,
+                             const Sampling* sampling) {
   io_->step[row] = {.token_slot = timeline.row,
-                    .position = timeline.num_tokens,
+                    .position = position,
                     .slot_in = timeline.slot_in(),
                     .slot_out = timeline.slot_out(),
                     .page_row = timeline.row,
@@ -231,7 +232,8 @@ std::optional<SampleResult> Runtime::prefill(Timeline& timeline, std::span<const
   check_room(timeline, count);
   check_token_ids(token_ids);
   state_->reserve(timeline, timeline.num_tokens + count);
-  write_step_row(0, timeline, wants_logits, sampling);
+  write_step_row(0, timeline, timeline.num_tokens, false, nullptr);
+  write_step_row(1, timeline, timeline.num_tokens + count - 1, wants_logits, sampling);
   std::ranges::copy(token_ids, io_->chunk.rows().begin());
   timeline.has_token = false;
   run(prefill_recorded(count, wants_logits), cancel);
@@ -263,7 +265,7 @@ std::vector<std::optional<SampleResult>> Runtime::decode(std::span<Timeline* con
     context = std::max(context, timeline.num_tokens + 1);
   }
   for (std::uint32_t row = 0; row < rows; ++row) {
-    write_step_row(row, *timelines[row], true, samplings[row]);
+    write_step_row(row, *timelines[row], timelines[row]->num_tokens, true, samplings[row]);
     if (token_ids) io_->tokens[timelines[row]->row] = (*token_ids)[row];
   }
   for (Timeline* timeline : timelines) timeline->has_token = false;

@@ -119,7 +119,7 @@ class Runtime {
   std::unique_lock<std::mutex> take_turn();  // and close what was given to close() meanwhile
   void check_room(const Timeline& timeline, std::uint32_t num_tokens) const;
   void check_token_ids(std::span<const std::uint32_t> token_ids) const;
-  void write_step_row(std::uint32_t row, const Timeline& timeline, bool wants_logits, const Sampling* sampling);
+  void write_step_row(std::uint32_t row, const Timeline& timeline, std::uint32_t position, bool wants_logits, const Sampling* sampling);
   void run(Recorded& recorded, const CancelFlag* cancel);
   std::optional<SampleResult> result_of(const Timeline& timeline, const Sampling* sampling);
 
