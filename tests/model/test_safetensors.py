@@ -72,7 +72,6 @@ def test_padding_and_odd_data_start(write: Write) -> None:
     assert _core.read_safetensors_header(path) == [("a", "U32", [2], begin, begin + 8)]
 
 
-@pytest.mark.corrupt_file
 @pytest.mark.parametrize(
     ("header", "data", "match"),
     [
@@ -96,7 +95,6 @@ def test_offsets_and_shapes(write: Write, header: Any, data: int, match: str) ->
     assert error.tensor in (None, *header)
 
 
-@pytest.mark.corrupt_file
 @pytest.mark.parametrize(
     ("text", "match"),
     [
@@ -147,13 +145,11 @@ def test_header_text(write: Write, text: bytes, match: str) -> None:
     refused(write(text), match)
 
 
-@pytest.mark.corrupt_file
 @pytest.mark.parametrize("length", [3, 100_000_001, 2**63, 2**64 - 1, 2**64 - 8])
 def test_header_length(write: Write, length: int) -> None:
     refused(write(b"{}", length=length), "header")
 
 
-@pytest.mark.corrupt_file
 def test_truncated_anywhere(write: Write) -> None:
     path = Path(write({"a": tensor(0, 8), "b": tensor(8, 16)}, 16))
     content = path.read_bytes()
@@ -163,7 +159,6 @@ def test_truncated_anywhere(write: Write) -> None:
         refused(str(path), "")
 
 
-@pytest.mark.corrupt_file
 def test_not_a_file(tmp_path: Path) -> None:
     refused(str(tmp_path), "not a regular file")
     refused(str(tmp_path / "none.safetensors"), "No such file")
@@ -171,7 +166,6 @@ def test_not_a_file(tmp_path: Path) -> None:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-@pytest.mark.corrupt_file
 def test_any_damage_is_refused_like_the_library_does(write: Write, data: st.DataObject) -> None:
     """Random bytes of a good header are replaced: what lily accepts, the safetensors library reads the same way."""
     text = bytearray(json.dumps({"__metadata__": {"format": "mlx"}, "a": tensor(0, 8), "b": tensor(8, 16)}).encode())

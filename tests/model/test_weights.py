@@ -218,7 +218,6 @@ def rename(old: str, new: str) -> Any:
     return lambda header: header.update({new: header.pop(old)})
 
 
-@pytest.mark.corrupt_file
 @pytest.mark.parametrize(
     ("edit", "tensor", "match"),
     [
@@ -266,7 +265,6 @@ def edit_index(folder: Path, edit: Any) -> None:
 SHARD = "model-00002-of-00002.safetensors"
 
 
-@pytest.mark.corrupt_file
 @pytest.mark.parametrize(
     ("edit", "match"),
     [
@@ -289,7 +287,6 @@ def test_index(tmp_path: Path, edit: Any, match: str | None) -> None:
         refused(folder, match)
 
 
-@pytest.mark.corrupt_file
 def test_hostile_index(tmp_path: Path) -> None:
     folder = make(tmp_path, shards=2)
     index = folder / "model.safetensors.index.json"
@@ -299,7 +296,6 @@ def test_hostile_index(tmp_path: Path) -> None:
     refused(folder, "'{' is missing")
 
 
-@pytest.mark.corrupt_file
 def test_missing_and_doubled_files(tmp_path: Path) -> None:
     folder = make(tmp_path, shards=2)
     (folder / "model.safetensors.index.json").unlink()
