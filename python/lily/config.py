@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, NoReturn, TypedDict, TypeGuard, cast
 
-from lily.errors import CheckpointError
+from .errors import CheckpointError
 
 LayerType = Literal["linear_attention", "full_attention"]
 
@@ -47,7 +47,7 @@ class ModelConfig:
     `max_position_embeddings` is the longest context that the model was made for, in tokens; None when the checkpoint
     does not say. `quantization` maps module paths to bits per weight, and "" to those of the modules not named.
     `stop_token_ids` end a generation. `sampling_defaults` holds what generation_config.json sets of temperature, top_p,
-    top_k, min_p and repetition_penalty.
+    top_k, min_p and the three penalties; `do_sample: false` is temperature 0.
     """
 
     model_type: str
@@ -361,14 +361,22 @@ def _sampling_defaults(folder: Path) -> dict[str, float | int]:
         return {}
     generation.require("do_sample", True, False)
     largest = sys.float_info.max
-    limits = {"temperature": largest, "top_p": 1.0, "min_p": 1.0, "repetition_penalty": largest, "top_k": MAX_SIZE}
+    limits = {
+        "temperature": (0, largest),
+        "top_p": (0, 1),
+        "top_k": (0, MAX_SIZE),
+        "min_p": (0, 1),
+        "presence_penalty": (-2, 2),
+        "frequency_penalty": (-2, 2),
+        "repetition_penalty": (0, largest),
+    }
     defaults: dict[str, float | int] = {}
-    for name, limit in limits.items():
+    for name, (low, high) in limits.items():
         if generation.has(name):
             value = generation.values[name]
-            if not _is_number(value) or not 0 <= value <= limit or (name == "top_k" and not _is_int(value)):
+            if not _is_number(value) or not low <= value <= high or (name == "top_k" and not _is_int(value)):
                 kind = "a whole number" if name == "top_k" else "a number"
-                generation.refuse(name, f"{kind} from 0 to {limit:g}")
+                generation.refuse(name, f"{kind} from {low} to {high:g}")
             defaults[name] = value
     if generation.values.get("do_sample") is False:
         defaults["temperature"] = 0.0  # greedy, whatever temperature stands beside it

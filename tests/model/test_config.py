@@ -67,8 +67,8 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
-def refused(folder: Path, field: str, match: str = "") -> CheckpointError:
-    with pytest.raises(CheckpointError, match=match) as caught:
+def refused(folder: Path, field: str) -> CheckpointError:
+    with pytest.raises(CheckpointError) as caught:
         load_config(folder)
     error = caught.value
     assert error.field == field
@@ -205,12 +205,9 @@ def test_wrong_sizes_and_switches(write: Write, model: str, name: str, value: An
 def test_wrong_structure(write: Write, model: str, field: str, value: Any) -> None:
     config = config_json(model)
     put(config, field, value)
-    found = {"text_config.rope_parameters": "text_config.rope_parameters", "rope_scaling": "rope_scaling"}.get(
-        field, field
-    )
     with pytest.raises(CheckpointError) as caught:
         load_config(write(config))
-    assert caught.value.field is not None and caught.value.field.startswith(found)
+    assert caught.value.field is not None and caught.value.field.startswith(field)
 
 
 @pytest.mark.parametrize("name", ["rope_theta", "partial_rotary_factor"])
@@ -310,7 +307,8 @@ def test_no_stop_id_at_all(write: Write) -> None:
     ("name", "value"),
     [
         ("temperature", -0.1), ("temperature", "0.6"), ("top_p", 1.5), ("min_p", -1), ("top_k", 20.0), ("top_k", -1),
-        ("top_k", True), ("repetition_penalty", []), ("do_sample", 1), ("eos_token_id", 512), ("temperature", 10**400),
+        ("top_k", True), ("repetition_penalty", []),
+        ("presence_penalty", 3), ("do_sample", 1), ("eos_token_id", 512), ("temperature", 10**400),
     ],
 )  # fmt: skip
 def test_wrong_generation_config(write: Write, name: str, value: Any) -> None:
@@ -318,9 +316,10 @@ def test_wrong_generation_config(write: Write, name: str, value: Any) -> None:
     assert error.path is not None and error.path.endswith("generation_config.json")
 
 
-def test_greedy_generation_config(write: Write) -> None:
-    folder = write(config_json("qwen3_next"), generation_config={"do_sample": False, "temperature": 0.6, "top_k": None})
-    assert load_config(folder).sampling_defaults == {"temperature": 0.0}
+def test_generation_defaults(write: Write) -> None:
+    given = {"do_sample": False, "temperature": 0.6, "top_k": None, "presence_penalty": -1.5, "max_length": 20}
+    folder = write(config_json("qwen3_next"), generation_config=given)
+    assert load_config(folder).sampling_defaults == {"temperature": 0.0, "presence_penalty": -1.5}
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff{}", b"[" * 100_000, b"1" * 5000, b'"text"'])
