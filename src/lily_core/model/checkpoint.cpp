@@ -55,8 +55,9 @@ void Checkpoint::open_indexed(const std::string& index_path) {
                             {.path = index_path, .field = "weight_map", .expected = "a plain file name", .found = name});
     const std::string path = folder_ + "/" + name;
     if (!exists(path))
-      throw CheckpointError("a file that the index names is missing",
-                            {.path = path, .expected = std::to_string(names.size()) + " files", .fix = "Download the checkpoint again"});
+      throw CheckpointError("a file that the index names is missing", {.path = path,
+                                                                       .expected = std::to_string(names.size()) + " files",
+                                                                       .fix = "Download the checkpoint again"});
     open_file(path);
   }
   for (const auto& [tensor, name] : weight_map) {
@@ -107,17 +108,19 @@ void Checkpoint::refuse_hugging_face_layout() const {
       const bool channels_last = !tensor.shape().empty() && tensor.shape().back() == 1;
       if (name.starts_with("model.language_model.") || name.find(".mlp.experts.") != name.npos ||
           (name.ends_with("conv1d.weight") && !channels_last))
-        throw CheckpointError("these weights are in the Hugging Face layout", {.path = file->path(),
-                                                                               .tensor = name,
-                                                                               .expected = "the MLX layout, quantised",
-                                                                               .fix = "Convert them: " + convert_command(folder_)});
+        throw CheckpointError("these weights are in the Hugging Face layout",
+                              {.path = file->path(),
+                               .tensor = name,
+                               .expected = "the MLX layout, quantised",
+                               .fix = "Convert them: " + convert_command(folder_)});
     }
 }
 
 const TensorSource& Checkpoint::take(const std::string& name, const std::vector<std::uint64_t>& shape,
                                      std::initializer_list<Dtype> dtypes) {
   const auto found = tensors_.find(name);
-  if (found == tensors_.end()) throw CheckpointError("the checkpoint does not have this tensor", {.path = folder_, .tensor = name});
+  if (found == tensors_.end())
+    throw CheckpointError("the checkpoint does not have this tensor", {.path = folder_, .tensor = name});
   const TensorSource& tensor = *found->second.tensor;
   if (std::find(dtypes.begin(), dtypes.end(), tensor.dtype()) == dtypes.end()) {
     std::string expected;

@@ -182,7 +182,8 @@ class JsonReader {
     std::uint32_t code = 0;
     for (int i = 0; i < 4; ++i, ++at_) {
       static constexpr std::string_view kDigits = "0123456789abcdef";
-      const char c = at_ < text_.size() ? static_cast<char>(text_[at_] >= 'A' && text_[at_] <= 'F' ? text_[at_] + 32 : text_[at_]) : '\0';
+      char c = at_ < text_.size() ? text_[at_] : '\0';
+      if (c >= 'A' && c <= 'F') c = static_cast<char>(c - 'A' + 'a');
       const std::size_t value = kDigits.find(c);
       if (value == kDigits.npos) fail("a \\u escape without four hexadecimal digits");
       code = code * 16 + static_cast<std::uint32_t>(value);

@@ -137,16 +137,18 @@ TensorFile::TensorFile(std::string path) : path_(std::move(path)), file_(path_) 
       refuse("the data does not have the length of its shape and dtype",
              std::to_string(length) + " bytes for " + entry.dtype + " " + shape_text(entry.shape));
     if (entry.begin != covered)
-      refuse(entry.begin < covered ? "the data overlaps with that of another tensor" : "bytes in front of the data belong to no tensor",
+      refuse(entry.begin < covered ? "the data overlaps with that of another tensor"
+                                   : "bytes in front of the data belong to no tensor",
              "begin " + std::to_string(covered));
     covered = entry.end;
     tensors_.emplace_back(*this, std::move(entry.name), row.dtype, std::move(entry.dtype), std::move(entry.shape),
                           data_begin + entry.begin, length);
   }
   if (covered != data_length)
-    throw CheckpointError("the file does not end with its last tensor", {.path = path_,
-                                                                         .expected = std::to_string(data_begin + covered) + " bytes",
-                                                                         .found = std::to_string(file_.size())});
+    throw CheckpointError("the file does not end with its last tensor",
+                          {.path = path_,
+                           .expected = std::to_string(data_begin + covered) + " bytes",
+                           .found = std::to_string(file_.size())});
 }
 
 void TensorFile::read(void* to, std::uint64_t offset, std::uint64_t length) const {

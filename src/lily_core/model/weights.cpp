@@ -91,9 +91,13 @@ class Loader {
     const std::uint32_t channels = config_.conv_channels();
     std::vector<Module> in;
     if (config_.family == Family::kQwen3Next)
-      in = {{attn + "in_proj_qkvz", channels + value_dim, qkvz_order(config_)}, {attn + "in_proj_ba", 2 * heads, ba_order(config_)}};
+      in = {{attn + "in_proj_qkvz", channels + value_dim, qkvz_order(config_)},
+            {attn + "in_proj_ba", 2 * heads, ba_order(config_)}};
     else
-      in = {{attn + "in_proj_qkv", channels}, {attn + "in_proj_z", value_dim}, {attn + "in_proj_b", heads}, {attn + "in_proj_a", heads}};
+      in = {{attn + "in_proj_qkv", channels},
+            {attn + "in_proj_z", value_dim},
+            {attn + "in_proj_b", heads},
+            {attn + "in_proj_a", heads}};
 
     LinearLayerWeights w;
     w.input_norm = vector(layer + "input_layernorm.weight", {hidden});
@@ -115,7 +119,9 @@ class Loader {
     AttentionLayerWeights w;
     w.input_norm = vector(layer + "input_layernorm.weight", {hidden});
     w.attn_in = weight(attn + "attn_in", WeightRole::kMatrix, hidden,
-                       {{attn + "q_proj", 2 * query_dim, query_gate_order(config_)}, {attn + "k_proj", kv_dim}, {attn + "v_proj", kv_dim}});
+                       {{attn + "q_proj", 2 * query_dim, query_gate_order(config_)},
+                        {attn + "k_proj", kv_dim},
+                        {attn + "v_proj", kv_dim}});
     w.q_norm = vector(attn + "q_norm.weight", {head_dim});
     w.k_norm = vector(attn + "k_norm.weight", {head_dim});
     w.attn_out = weight(attn + "attn_out", WeightRole::kMatrix, query_dim, {{attn + "o_proj", hidden}});
@@ -142,7 +148,8 @@ class Loader {
 
   PreparedWeight weight(const std::string& name, WeightRole role, std::uint32_t columns, std::vector<Module> modules) {
     const bool has_experts = role == WeightRole::kExperts || role == WeightRole::kExpertsGateUp;
-    HostWeight host{.name = name, .role = role, .experts = has_experts ? config_.num_experts : 1, .columns = columns, .parts = {}};
+    const std::uint32_t experts = has_experts ? config_.num_experts : 1;
+    HostWeight host{.name = name, .role = role, .experts = experts, .columns = columns, .parts = {}};
     for (Module& module : modules) host.parts.push_back(matrix(module, has_experts, columns));
     PreparedWeight prepared = device_.prepare(host);
     weights_.mapped_bytes += prepared.mapped_bytes;
@@ -154,10 +161,11 @@ class Loader {
   HostMatrix matrix(Module& module, bool has_experts, std::uint32_t columns) {
     const std::uint32_t bits = config_.bits_of(module.name);
     if (checkpoint_.contains(module.name + ".weight") && !checkpoint_.contains(module.name + ".scales"))
-      throw CheckpointError("the module is not quantised", {.path = checkpoint_.folder(),
-                                                            .tensor = module.name + ".weight",
-                                                            .expected = "4 or 8 bits in groups of 64, with scales and biases",
-                                                            .fix = "Convert the original weights again: " + convert_command("FOLDER")});
+      throw CheckpointError("the module is not quantised",
+                            {.path = checkpoint_.folder(),
+                             .tensor = module.name + ".weight",
+                             .expected = "4 or 8 bits in groups of 64, with scales and biases",
+                             .fix = "Convert the original weights again: " + convert_command("FOLDER")});
     auto take = [&](const char* kind, std::uint32_t width, std::initializer_list<Dtype> dtypes) {
       std::vector<std::uint64_t> shape{module.rows, width};
       if (has_experts) shape.insert(shape.begin(), config_.num_experts);

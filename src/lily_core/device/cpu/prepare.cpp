@@ -34,7 +34,9 @@ Form common_form(const HostWeight& weight) {
   return form;
 }
 
-std::string format_name(const Form& form) { return (form.bits == 4 ? "q4g64" : "q8g64") + std::string(form.wide_pairs ? "w" : ""); }
+std::string format_name(const Form& form) {
+  return std::string(form.bits == 4 ? "q4g64" : "q8g64") + (form.wide_pairs ? "w" : "");
+}
 
 const TensorSource& source_of(const HostMatrix& part, Component component) {
   return component == Component::kCodes ? *part.codes : component == Component::kScales ? *part.scales : *part.biases;
