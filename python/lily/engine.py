@@ -56,10 +56,9 @@ class Engine:
     One thread owns the device; requests of several threads take turns, a prefill chunk or a token each.
     Ctrl-C, or closing a stream, ends a request at its next step. `close`, or the end of the `with` block, frees all.
 
-    Example::
-
-        with Engine("lily-nano") as engine:
-            print(engine.chat([{"role": "user", "content": "Who are you?"}]).content)
+    >>> with Engine("lily-nano", max_context=1024) as engine:
+    ...     print(engine.chat([{"role": "user", "content": "Who are you?"}], reasoning=False, temperature=0).content)
+    I am lily-nano, a very small language model made to test the lily engine.
     """
 
     def __init__(

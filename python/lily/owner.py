@@ -201,17 +201,22 @@ class Owner:
         for request in active:
             request._end(_closed_during_call())
         active.clear()
-        if self._at_exit is not None:
-            self._at_exit()
-            self._at_exit = None
-        self._stopped.set()
+        try:
+            if self._at_exit is not None:
+                self._at_exit()
+        finally:
+            self._at_exit = None  # what it holds may go now
+            self._stopped.set()
+            self._empty_inbox()
+
+    def _empty_inbox(self) -> None:
         while True:
             try:
-                left = self._inbox.get_nowait()
+                request = self._inbox.get_nowait()
             except Empty:
                 return
-            if left is not None:
-                left._end(EngineClosedError("the engine is closed"))
+            if request is not None:
+                request._end(EngineClosedError("the engine is closed"))
 
 
 def _closed_during_call() -> EngineClosedError:

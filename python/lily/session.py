@@ -24,13 +24,16 @@ class Session:
 
     Usable from any thread; calls on one session wait for each other. Made by `Engine.session` or `Engine.prefill`.
 
-    Example, greedy decoding by hand::
+    Greedy decoding by hand:
 
-        with engine.session() as session:
-            session.prefill(engine.tokenize("The capital of France is"))
-            for _ in range(8):
-                session.decode(int(session.logits.argmax()))
-            print(engine.detokenize(session.token_ids))
+    >>> from lily import Engine
+    >>> with Engine("lily-nano", max_context=1024) as engine, engine.session() as session:
+    ...     prompt = engine.render([{"role": "user", "content": "33 / 11 = ?"}], reasoning=False)
+    ...     num_reused = session.prefill(engine.tokenize(prompt))
+    ...     while (token_id := int(session.logits.argmax())) not in engine.stop_token_ids:
+    ...         print(engine.detokenize([token_id]), end="")
+    ...         session.decode(token_id)
+    3
     """
 
     def __init__(

@@ -22,5 +22,5 @@ def tokenizer(nano_folder: Path) -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[lily.Engine]:
-    with lily.Engine("lily-nano", max_context=2048, progress=False) as engine:
+    with lily.Engine("lily-nano", max_context=1024, progress=False) as engine:
         yield engine

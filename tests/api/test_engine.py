@@ -149,24 +149,24 @@ def test_wrong_types_and_names(engine: Engine) -> None:
 
 
 def test_the_context_is_never_exceeded_in_silence(engine: Engine) -> None:
-    with pytest.raises(ContextLengthError, match=r"2048 tokens and 1 more make 2049.*holds 2048") as caught:
-        engine.generate([1] * 2048)
-    assert (caught.value.prompt_tokens, caught.value.max_tokens, caught.value.max_context) == (2048, 1, 2048)
-    with pytest.raises(ContextLengthError, match=r"5 tokens and 2044"):
-        engine.stream([1] * 5, max_tokens=2044)
-    full = engine.generate([1] * 2040, ignore_eos=True)
-    assert full.usage.total_tokens == 2048 and full.finish_reason == "length"
+    with pytest.raises(ContextLengthError, match=r"1024 tokens and 1 more make 1025.*holds 1024") as caught:
+        engine.generate([1] * 1024)
+    assert (caught.value.prompt_tokens, caught.value.max_tokens, caught.value.max_context) == (1024, 1, 1024)
+    with pytest.raises(ContextLengthError, match=r"5 tokens and 1020"):
+        engine.stream([1] * 5, max_tokens=1020)
+    full = engine.generate([1] * 1016, ignore_eos=True)
+    assert full.usage.total_tokens == 1024 and full.finish_reason == "length"
 
 
 def test_prefill_reports_progress_in_the_calling_thread(engine: Engine) -> None:
     seen: list[tuple[int, int, str]] = []
     with Engine(
-        "lily-nano", max_context=2048, progress=lambda d, t: seen.append((d, t, threading.current_thread().name))
+        "lily-nano", max_context=1024, progress=lambda d, t: seen.append((d, t, threading.current_thread().name))
     ) as other:
         assert seen and seen[-1][0] == seen[-1][1]
         seen.clear()
-        other.generate([1] * 1500, max_tokens=1)
-    assert seen[-1][:2] == (1500, 1500) and {name for *_, name in seen} == {threading.current_thread().name}
+        other.generate([1] * 900, max_tokens=1)
+    assert seen[-1][:2] == (900, 900) and {name for *_, name in seen} == {threading.current_thread().name}
 
 
 def test_threads_get_their_own_answers(engine: Engine) -> None:
@@ -253,7 +253,7 @@ def test_an_unused_engine_is_collected_with_its_thread() -> None:
 
 def test_repr_says_what_fits(engine: Engine) -> None:
     text = repr(engine)
-    assert "lily-nano" in text and "2,048 tokens of context" in text and "GiB memory" in text
+    assert "lily-nano" in text and "1,024 tokens of context" in text and "GiB memory" in text
 
 
 def test_loading_says_what_fits(caplog: pytest.LogCaptureFixture) -> None:

@@ -84,13 +84,13 @@ def test_bad_ids_and_lengths(engine: Engine) -> None:
             session.decode(-1)
         with pytest.raises(ValueError, match="at least one"):
             session.prefill([])
-        with pytest.raises(ContextLengthError, match="holds 2048"):
-            session.prefill([1] * 2049)
+        with pytest.raises(ContextLengthError, match="holds 1024"):
+            session.prefill([1] * 1025)
         assert session.num_computed_tokens == 0
-        session.prefill([1] * 2048)
-        with pytest.raises(ContextLengthError, match="2048 tokens and 1 more"):
+        session.prefill([1] * 1024)
+        with pytest.raises(ContextLengthError, match="1024 tokens and 1 more"):
             session.decode(1)
-        assert session.num_computed_tokens == 2048 and "2048 of 2048" in repr(session)
+        assert session.num_computed_tokens == 1024 and "1024 of 1024" in repr(session)
 
 
 def test_a_closed_session(engine: Engine) -> None:

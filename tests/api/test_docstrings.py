@@ -1,0 +1,18 @@
+"""The examples in docstrings run as they stand."""
+
+from __future__ import annotations
+
+import doctest
+from types import ModuleType
+
+import pytest
+
+import lily.engine
+import lily.params
+import lily.session
+
+
+@pytest.mark.parametrize("module", [lily.engine, lily.params, lily.session], ids=lambda module: module.__name__)
+def test_examples(module: ModuleType) -> None:
+    failed, tried = doctest.testmod(module)
+    assert tried and not failed
