@@ -92,8 +92,12 @@ class Session:
 
         with self._lock, ProgressReport(self._progress, "prefill", "tok") as report:
             request = self._owner.submit(job)
-            for progress in request:
-                report.update(progress)
+            try:
+                for progress in request:
+                    report.update(progress)
+            except BaseException:  # Ctrl-C, or the caller's own progress function
+                request.cancel()
+                raise
             return request.result()
 
     def decode(self, token_id: int) -> None:
