@@ -1,19 +1,28 @@
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
+import numpy
+import numpy.typing
 
-class ModelConfig:
+class Device:
     def __init__(
-        self,
-        *,
-        family: str,
-        layer_types: Sequence[str],
-        sizes: Mapping[str, int],
-        rms_norm_eps: float,
-        rope_theta: float,
-        quantization: Mapping[str, int],
+        self, name: str, *, sizes: Mapping[str, int], rms_norm_eps: float = 1e-06, threads: int = 0, debug: str = ""
     ) -> None: ...
+    @property
+    def description(self) -> str: ...
+    def kernel_names(self) -> list[str]: ...
+    def run(
+        self,
+        kernel: str,
+        args: bytes,
+        buffers: Sequence[numpy.typing.NDArray[numpy.generic]],
+        extent: tuple[int, int, int],
+        ranges: Sequence[tuple[int, int] | None] | None = None,
+    ) -> None: ...
+
+def read_safetensors_header(path: str) -> list[tuple[str, str, list[int], int, int]]: ...
+def load_weights(
+    folder: str, config: ModelConfig, device: str = "cpu", progress: Callable[[int, int], None] | None = None
+) -> tuple[dict[str, tuple[str, list[numpy.typing.NDArray[numpy.uint8]]]], dict[str, int]]: ...
 
 class Sampling:
     def __init__(
@@ -28,7 +37,7 @@ class Sampling:
         repetition_penalty: float = 1.0,
         seed: int = 0,
         logprobs: int | None = None,
-        bias: Sequence[tuple[int, float]] = (),
+        bias: Sequence[tuple[int, float]] = [],
     ) -> None: ...
 
 class SampleResult:
@@ -39,6 +48,18 @@ class SampleResult:
     @property
     def top_logprobs(self) -> list[tuple[int, float]]: ...
 
+class ModelConfig:
+    def __init__(
+        self,
+        *,
+        family: str,
+        layer_types: Sequence[str],
+        sizes: Mapping[str, int],
+        rms_norm_eps: float,
+        rope_theta: float,
+        quantization: Mapping[str, int],
+    ) -> None: ...
+
 class CancelFlag:
     def __init__(self) -> None: ...
     def set(self) -> None: ...
@@ -48,10 +69,10 @@ class Timeline:
     @property
     def num_tokens(self) -> int: ...
     @property
-    def logits(self) -> NDArray[np.float32]: ...
+    def logits(self) -> numpy.typing.NDArray[numpy.float32]: ...
     def reset(self) -> None: ...
     def set_token_counts(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None: ...
-    def set_token_mask(self, mask: NDArray[np.uint32] | None) -> None: ...
+    def set_token_mask(self, mask: numpy.typing.NDArray[numpy.uint32] | None = None) -> None: ...
     def close(self) -> None: ...
 
 class Runtime:
@@ -60,11 +81,13 @@ class Runtime:
         folder: str,
         config: ModelConfig,
         *,
-        device: str,
-        dtype: str,
-        max_context: int | None,
+        device: str = "auto",
+        dtype: str = "auto",
+        max_context: int | None = None,
+        model_context: int = 0,
         memory_limit: int,
         threads: int = 0,
+        debug: str = "",
         progress: Callable[[int, int], None] | None = None,
     ) -> None: ...
     @property
@@ -76,17 +99,22 @@ class Runtime:
     @property
     def max_context(self) -> int: ...
     @property
+    def max_timelines(self) -> int: ...
+    @property
     def max_chunk_tokens(self) -> int: ...
     @property
-    def load_report(self) -> dict[str, int]: ...
+    def max_step_rows(self) -> int: ...
     @property
     def memory_bytes(self) -> dict[str, int]: ...
-    def program_stats(self) -> dict[str, dict[str, int]]: ...
+    @property
+    def load_report(self) -> dict[str, int]: ...
+    def decode_stats(self, context: int) -> dict[str, int]: ...
+    def prefill_stats(self, rows: int) -> dict[str, int]: ...
     def timeline(self) -> Timeline: ...
     def prefill(
         self,
         timeline: Timeline,
-        token_ids: NDArray[np.uint32],
+        token_ids: numpy.typing.NDArray[numpy.uint32],
         *,
         wants_logits: bool,
         sampling: Sampling | None = None,
@@ -100,19 +128,3 @@ class Runtime:
         sampling: Sequence[Sampling | None] | None = None,
     ) -> list[SampleResult | None]: ...
     def close(self) -> None: ...
-
-class Device:
-    def __init__(self, name: str, *, sizes: Mapping[str, int], rms_norm_eps: float = 1e-6, threads: int = 0, debug: str = "") -> None: ...
-    @property
-    def description(self) -> str: ...
-    def kernel_names(self) -> list[str]: ...
-    def run(
-        self,
-        kernel: str,
-        args: bytes,
-        buffers: Sequence[NDArray[np.generic]],
-        extent: tuple[int, int, int],
-        ranges: Sequence[tuple[int, int] | None] | None = None,
-    ) -> None: ...
-
-def read_safetensors_header(path: str) -> list[tuple[str, str, list[int], int, int]]: ...

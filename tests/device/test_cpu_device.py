@@ -76,9 +76,9 @@ def test_checked_mode_closes_buffers_of_other_dispatches_for_writing():
 
 
 def test_errors_say_what_is_wrong():
-    with pytest.raises(DeviceError, match='"metal" is not available'):
+    with pytest.raises(DeviceError, match=r'"metal" is not available'):
         _core.Device("metal", sizes=SIZES)
-    with pytest.raises(DeviceError, match='unknown debug switch "fast".*checked, shuffled'):
+    with pytest.raises(DeviceError, match=r'unknown debug switch "fast".*checked, shuffled'):
         _core.Device("cpu", sizes=SIZES, debug="fast")
     with pytest.raises(ValueError, match='missing model size "head_dim"'):
         _core.Device("cpu", sizes={k: v for k, v in SIZES.items() if k != "head_dim"})

@@ -232,7 +232,8 @@ def test_memory_limit_is_checked_before_loading(checkpoint):
 
 
 def test_program_sizes_follow_the_design(checkpoint):
-    # docs/design/kernels.md: 6 levels and 7 dispatches a delta-net layer, 8 and 9 an attention layer, 4 and 4 at the ends.
+    # docs/design/kernels.md: 6 levels and 7 dispatches a delta-net layer, 8 and 9 an
+    # attention layer, 4 and 4 at the ends.
     runtime = load(checkpoint("qwen3_5_moe", "tiny"))  # 6 and 2 layers
     assert runtime.decode_stats(256) == {"levels": 6 * 6 + 2 * 8 + 4, "dispatches": 6 * 7 + 2 * 9 + 4}
 
