@@ -48,10 +48,13 @@ struct AttentionScratch {
   }
 };
 
-static std::size_t attn_prefill_scratch_bytes(const ModelConstants& model, const void*) { return AttentionScratch(model, nullptr).bytes; }
+static std::size_t attn_prefill_scratch_bytes(const ModelConstants& model, const void*) {
+  return AttentionScratch(model, nullptr).bytes;
+}
 
 // Turns scores into exp(score − largest so far), and notes by how much the earlier sums shrink.
-static inline void softmax_block(const AttentionScratch& s, std::uint32_t queries, std::uint32_t key0, std::uint32_t keys, bool masked) {
+static inline void softmax_block(const AttentionScratch& s, std::uint32_t queries, std::uint32_t key0, std::uint32_t keys,
+                                 bool masked) {
   for (std::uint32_t i = 0; i < queries; i += kLanes) {
     float* column = s.scores + i;
     const Vi last_key = load<Vi>(s.last_key + i);
@@ -109,11 +112,13 @@ static void attn_prefill(const KernelCall& call, std::uint32_t first, std::uint3
     for (std::uint32_t key0 = 0; key0 < num_keys; key0 += kKeyBlock) {
       const std::uint32_t keys = num_keys - key0 < kKeyBlock ? num_keys - key0 : kKeyBlock;
       const std::size_t page = std::size_t(pages[key0 / LILY_PAGE_TOKENS]) * model.num_attention_layers + args.layer;
-      const float* k = buffer<const float>(call, 4) + (page * 2 * kv_heads + kv_head) * head_size + key0 % LILY_PAGE_TOKENS * width;
+      const float* k =
+          buffer<const float>(call, 4) + (page * 2 * kv_heads + kv_head) * head_size + key0 % LILY_PAGE_TOKENS * width;
       const float* v = k + kv_heads * head_size;
 
       for (std::uint32_t i = 0; i < padded; i += kTileColumns)
-        product({k, width, 1}, s.q + std::size_t(i) * width, kTileColumns, keys, width, kTileColumns, false, s.scores + i, s.score_stride);
+        product({k, width, 1}, s.q + std::size_t(i) * width, kTileColumns, keys, width, kTileColumns, false, s.scores + i,
+                s.score_stride);
       softmax_block(s, padded, key0, keys, key0 + keys > first_row_keys);
 
       for (std::uint32_t j = 0; j < keys; ++j)
@@ -121,11 +126,12 @@ static void attn_prefill(const KernelCall& call, std::uint32_t first, std::uint3
           std::memcpy(s.v + std::size_t(d) * kKeyBlock + j * kTileColumns, v + j * width + d, kTileColumns * sizeof(float));
       for (std::uint32_t i = 0; key0 > 0 && i < queries; ++i)
         if (s.rescale[i] != 1.0f)
-          for (std::uint32_t d = 0; d < width; d += kLanes) storef(s.acc + i * width + d, loadf(s.acc + i * width + d) * s.rescale[i]);
+          for (std::uint32_t d = 0; d < width; d += kLanes)
+            storef(s.acc + i * width + d, loadf(s.acc + i * width + d) * s.rescale[i]);
       for_row_blocks(queries, [&](std::uint32_t begin, std::uint32_t count) {
         for (std::uint32_t d = 0; d < width; d += kTileColumns)
-          product_tile_of(count, {s.scores + begin, 1, s.score_stride}, s.v + std::size_t(d) * kKeyBlock, kTileColumns, keys, key0 > 0,
-                          s.acc + std::size_t(begin) * width + d, width);
+          product_tile_of(count, {s.scores + begin, 1, s.score_stride}, s.v + std::size_t(d) * kKeyBlock, kTileColumns, keys,
+                          key0 > 0, s.acc + std::size_t(begin) * width + d, width);
       });
     }
 

@@ -25,8 +25,9 @@ static void experts_up_tile(const KernelCall& call, std::uint32_t first, std::ui
         return;
       }
       auto row_at = [&](std::uint32_t i) { return y + std::size_t(order[run.begin + i] / model.num_experts_per_tok) * hidden; };
-      gemm(call.format, stacked_weight(call, 4, slot, width, hidden), hidden, t.x0, columns, row_at, rows, scratch, scratch.product[0]);
-      gemm(call.format, stacked_weight(call, 7, slot, width, hidden), hidden, t.x0, columns, row_at, rows, scratch, scratch.product[1]);
+      const Weight gate = stacked_weight(call, 4, slot, width, hidden), up = stacked_weight(call, 7, slot, width, hidden);
+      gemm(call.format, gate, hidden, t.x0, columns, row_at, rows, scratch, scratch.product[0]);
+      gemm(call.format, up, hidden, t.x0, columns, row_at, rows, scratch, scratch.product[1]);
       for (std::uint32_t i = 0; i < rows; ++i)
         swiglu(scratch.product[0] + i * kGemmColumns, scratch.product[1] + i * kGemmColumns, columns,
                h + std::size_t(run.begin + i) * width + t.x0);

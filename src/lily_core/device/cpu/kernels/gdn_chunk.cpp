@@ -1,4 +1,5 @@
-// The part of the chunked delta rule that does not depend on the state: U, W and M ∗ Q Kᵀ of every 64 tokens (docs/design/model.md 3.2).
+// The part of the chunked delta rule that does not depend on the state: U, W and M ∗ Q Kᵀ of every 64 tokens
+// (docs/design/model.md 3.2).
 #include <cmath>
 
 #include "device/cpu/kernel.h"
@@ -28,8 +29,8 @@ static std::size_t gdn_chunk_scratch_bytes(const ModelConstants& model, const vo
 }
 
 // The rows' products with all keys at or before them; the rest of `to` is left as it is.
-static inline void lower_products(const float* rows, std::size_t stride, const float* keys, std::uint32_t length, std::uint32_t width,
-                                  float* to) {
+static inline void lower_products(const float* rows, std::size_t stride, const float* keys, std::uint32_t length,
+                                  std::uint32_t width, float* to) {
   for_row_blocks(length, [&](std::uint32_t begin, std::uint32_t count) {
     for (std::uint32_t j = 0; j < begin + count; j += kTileColumns)
       product_tile_of(count, {rows + begin * stride, stride, 1}, keys + j, kChunk, width, false, to + begin * kChunk + j, kChunk);
@@ -99,7 +100,8 @@ static void gdn_chunk(const KernelCall& call, std::uint32_t first, std::uint32_t
         storef(qk + j, column <= std::int32_t(i) ? factor * loadf(s.qk + i * kChunk + j) : Vf{});
         storef(s.a + i * kChunk + j, column < std::int32_t(i) ? -b * factor * loadf(s.kk + i * kChunk + j) : Vf{});
       }
-      for (std::uint32_t e = 0; e < value_width; e += kLanes) storef(s.x + i * width + e, b * loadf(v + i * model.value_dim() + e));
+      for (std::uint32_t e = 0; e < value_width; e += kLanes)
+        storef(s.x + i * width + e, b * loadf(v + i * model.value_dim() + e));
       for (std::uint32_t e = 0; e < key_width; e += kLanes)
         storef(s.x + i * width + value_width + e, weight * loadf(k + i * model.key_dim() + e));
     }

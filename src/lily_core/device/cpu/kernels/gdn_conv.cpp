@@ -89,7 +89,8 @@ static void gdn_conv(const KernelCall& call, std::uint32_t first, std::uint32_t 
     if (t.y1 == args.rows)
       for (std::uint32_t j = 0; j < kTaps - 1; ++j)
         for (const Channels& c : all)
-          std::memcpy(state_out + j * channels + c.begin, row_at(std::int64_t(args.rows) - 3 + j) + c.begin, c.width * sizeof(float));
+          std::memcpy(state_out + j * channels + c.begin, row_at(std::int64_t(args.rows) - 3 + j) + c.begin,
+                      c.width * sizeof(float));
   }
 }
 

@@ -35,7 +35,8 @@ static void gdn_scan(const KernelCall& call, std::uint32_t first, std::uint32_t 
     const Tile t = tile_at(call, index);
     const std::size_t head = t.y0, key_head = head / heads_per_key;
     auto state_at = [&](std::uint32_t slot) {
-      return states + ((std::size_t(slot) * model.num_linear_layers + args.layer) * heads + head) * key_width * value_width + t.x0;
+      const std::size_t matrix = (std::size_t(slot) * model.num_linear_layers + args.layer) * heads + head;
+      return states + matrix * key_width * value_width + t.x0;
     };
     for (std::size_t i = 0; i < key_width; ++i)
       std::memcpy(s.state + i * kScanColumns, state_at(step.slot_in) + i * value_width, kScanColumns * sizeof(float));
@@ -65,7 +66,8 @@ static void gdn_scan(const KernelCall& call, std::uint32_t first, std::uint32_t 
         product({qk + begin * heads * kChunk, heads * kChunk, 1}, s.d, kScanColumns, count, begin + count, kScanColumns, true,
                 s.o + begin * kScanColumns, kScanColumns);
       });
-      for (std::uint32_t i = 0; i < length; ++i) std::memcpy(o + i * value_dim, s.o + i * kScanColumns, kScanColumns * sizeof(float));
+      for (std::uint32_t i = 0; i < length; ++i)
+        std::memcpy(o + i * value_dim, s.o + i * kScanColumns, kScanColumns * sizeof(float));
 
       const float end = s.decay[length - 1], end_factor = std::exp(end);
       for (std::uint32_t i = 0; i < length; ++i) {

@@ -8,11 +8,11 @@
 
 namespace lily::cpu::LILY_ISA {
 
-// The panel (columns × depth floats, 64 KiB) stays in the second-level cache while all rows of the block pass by;
+// The panel (columns × depth floats, 128 KiB) stays in the second-level cache while all rows of the block pass by;
 // a sliver of a register tile's rows (depth floats each) stays in the first.
-constexpr std::uint32_t kGemmColumns = 64;
+constexpr std::uint32_t kGemmColumns = 128;
 constexpr std::uint32_t kGemmDepth = 256;
-constexpr std::uint32_t kGemmRows = 512;
+constexpr std::uint32_t kGemmRows = 256;
 constexpr std::uint32_t kSliverStride = kGemmDepth + 16;  // rows of x are often 4096 bytes apart: all in one cache set
 static_assert(kGemmColumns % kTileColumns == 0);
 
@@ -27,7 +27,8 @@ static inline std::size_t gemm_scratch_bytes(const ModelConstants&, const void*)
 static inline GemmScratch& gemm_scratch(const KernelCall& call) { return *reinterpret_cast<GemmScratch*>(call.scratch); }
 
 // Matrix `matrix` of the stack of [rows, columns] matrices bound from buffer `index` on.
-static inline Weight stacked_weight(const KernelCall& call, int index, std::uint32_t matrix, std::uint32_t rows, std::uint32_t columns) {
+static inline Weight stacked_weight(const KernelCall& call, int index, std::uint32_t matrix, std::uint32_t rows,
+                                    std::uint32_t columns) {
   const Weight w = weight_at(call, index);
   const std::size_t groups = std::size_t(matrix) * rows * (columns / kGroup);
   const std::size_t pair_bytes = groups * (is_wide(call.format) ? sizeof(float) : sizeof(std::uint16_t));
@@ -76,14 +77,21 @@ static inline void unpack_panel(const Weight& w, std::uint32_t width, std::uint3
 // product[i, n - n0] = x_i · W_n for i < rows <= kGemmRows and n in [n0, n0 + columns), columns <= kGemmColumns.
 // x_i = row_at(i), `width` elements.
 template <typename RowAt>
-static inline void gemm(Format format, const Weight& w, std::uint32_t width, std::uint32_t n0, std::uint32_t columns, RowAt row_at,
-                        std::uint32_t rows, GemmScratch& scratch, float* product) {
+static inline void gemm(Format format, const Weight& w, std::uint32_t width, std::uint32_t n0, std::uint32_t columns,
+                        RowAt row_at, std::uint32_t rows, GemmScratch& scratch, float* product) {
   for (std::uint32_t k0 = 0; k0 < width; k0 += kGemmDepth) {
     const std::uint32_t depth = width - k0 < kGemmDepth ? width - k0 : kGemmDepth;
     with_format(format, [&]<Format kFormat>() { unpack_panel<kFormat>(w, width, n0, columns, k0, depth, scratch.panel); });
     for_row_blocks(rows, [&](std::uint32_t begin, std::uint32_t count) {
-      for (std::uint32_t i = 0; i < count; ++i)
-        std::memcpy(scratch.sliver + i * kSliverStride, row_at(begin + i) + k0, depth * sizeof(float));
+      for (std::uint32_t i = 0; i < count; ++i) {
+        const float* x = row_at(begin + i) + k0;
+        for (std::uint32_t k = 0; k < depth; k += kLanes) storef(scratch.sliver + i * kSliverStride + k, loadf(x + k));
+      }
+      // The next block's rows come while this one is multiplied: they are short and far apart, so no hardware foresees them.
+      for (std::uint32_t i = begin + count; i < rows && i < begin + count + kTileRows; ++i) {
+        const float* x = row_at(i) + k0;
+        for (std::uint32_t k = 0; k < depth; k += 16) __builtin_prefetch(x + k);
+      }
       for (std::uint32_t n = 0; n < columns; n += kTileColumns)
         product_tile_of(count, {scratch.sliver, kSliverStride, 1}, scratch.panel + n * kGemmDepth, kTileColumns, depth, k0 > 0,
                         product + begin * kGemmColumns + n, kGemmColumns);
@@ -128,7 +136,8 @@ static inline void store_parts(const OutputPart (&parts)[kParts], std::uint32_t 
     const std::uint32_t begin = column > part_begin ? column : part_begin;
     const std::uint32_t end = column + count < part_end ? column + count : part_end;
     if (begin < end)
-      std::memcpy(part.to + std::size_t(row) * part.width + (begin - part_begin), values + (begin - column), (end - begin) * sizeof(float));
+      std::memcpy(part.to + std::size_t(row) * part.width + (begin - part_begin), values + (begin - column),
+                  (end - begin) * sizeof(float));
     part_begin = part_end;
   }
 }

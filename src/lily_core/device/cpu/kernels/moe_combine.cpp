@@ -21,7 +21,7 @@ static void moe_combine(const KernelCall& call, std::uint32_t first, std::uint32
       // hidden_size is a multiple of a quantisation group, so of the lanes.
       for (std::size_t i = 0; i < hidden; i += kLanes) {
         Vf total = {};
-        for (std::size_t slot = 0; slot < k; ++slot) total += topk_weights[row * k + slot] * loadf(d + (row * k + slot) * hidden + i);
+        for (std::size_t a = row * k; a < (row + 1) * k; ++a) total += topk_weights[a] * loadf(d + a * hidden + i);
         total += shared_weight * loadf(s + row * hidden + i);
         storef(x + row * hidden + i, loadf(x + row * hidden + i) + total);
       }

@@ -74,7 +74,8 @@ static inline void product(Strided a, const float* b, std::size_t b_row, std::ui
                            std::uint32_t columns, bool accumulate, float* c, std::size_t c_row) {
   for_row_blocks(rows, [&](std::uint32_t begin, std::uint32_t count) {
     for (std::uint32_t j = 0; j < columns; j += kTileColumns)
-      product_tile_of(count, {a.at + begin * a.row, a.row, a.column}, b + j, b_row, depth, accumulate, c + begin * c_row + j, c_row);
+      product_tile_of(count, {a.at + begin * a.row, a.row, a.column}, b + j, b_row, depth, accumulate,
+                      c + begin * c_row + j, c_row);
   });
 }
 

@@ -100,9 +100,10 @@ static inline bool any(Vi mask) {
 static inline Vf max(Vf a, Vf b) { return a > b ? a : b; }
 static inline Vf min(Vf a, Vf b) { return a < b ? a : b; }
 
-// e^x to 1 ulp or so: x = n ln 2 + r, a degree-6 polynomial in r, n added to the exponent. Below -87.3 the result is 0, above 88.3 infinity.
+// e^x to 1 ulp or so: x = n ln 2 + r, a degree-6 polynomial in r, n added to the exponent. Below -87.3 the result is 0,
+// above 88.7228 infinity.
 static inline Vf exp(Vf x) {
-  const Vf clamped = min(max(x, splat(-88.0f)), splat(88.5f));
+  const Vf clamped = min(max(x, splat(-88.0f)), splat(88.7228f));
   const Vf rounder = splat(12582912.0f);  // 1.5 · 2^23: adding it rounds to the nearest integer
   const Vf n = (clamped * 1.44269504f + rounder) - rounder;
   const Vf r = clamped - n * 0.693359375f + n * 2.12194440e-4f;
@@ -120,7 +121,7 @@ static inline Vf exp(Vf x) {
   std::memcpy(&scale_low, &low, sizeof low);
   std::memcpy(&scale_high, &high, sizeof high);
   const Vf y = p * scale_low * scale_high;
-  return x < splat(-87.3f) ? Vf{} : (x > splat(88.72f) ? splat(__builtin_inff()) : (x == x ? y : x));
+  return x < splat(-87.3f) ? Vf{} : (x > splat(88.7228f) ? splat(__builtin_inff()) : (x == x ? y : x));
 }
 
 static inline Vf sigmoid(Vf x) { return 1.0f / (1.0f + exp(-x)); }
