@@ -12,8 +12,8 @@ from tests.oracles import prefill_delta as oracle
 
 CONV_BUDGET = 1e-6
 CHUNK_BUDGET = 5e-6
-# gdn_scan sees only G, in one float: after resets down to G = -1000 the differences are off by up to 6e-5.
-STATE_BUDGET = {"mixed": 5e-5}
+# gdn_scan sees only G, in one float: once G is near -1000, its differences are off by up to 6e-5.
+SCAN_BUDGET = {"usual": 5e-6, "correlated": 5e-6, "slow": 5e-6, "fast": 5e-5, "mixed": 5e-5}
 SIZES = {"nano": NANO, "real": REAL | {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "num_linear_layers": 2}}
 LENGTHS = [1, 2, 3, 7, 63, 64, 65, 200]
 SLOT_IN, SLOT_OUT, LAYER = 3, 1, 1
@@ -134,8 +134,8 @@ def test_delta_rule_equals_the_recurrence(run: Run, size: str, m: int, case: str
     o = run_scan(run, sizes, q, k, run_chunk(run, sizes, q, k, v, g, beta), states)
     wide = [x.astype(np.float64) for x in (q, k, v, g, beta)]
     expected_o, expected_state = oracle.sequential(*wide, before[SLOT_IN, LAYER].astype(np.float64))
-    assert rms_ratio(o, expected_o) < CHUNK_BUDGET
-    assert rms_ratio(states[SLOT_OUT, LAYER], expected_state) < STATE_BUDGET.get(case, CHUNK_BUDGET)
+    assert rms_ratio(o, expected_o) < SCAN_BUDGET[case]
+    assert rms_ratio(states[SLOT_OUT, LAYER], expected_state) < SCAN_BUDGET[case]
     states[SLOT_OUT, LAYER] = before[SLOT_OUT, LAYER]
     np.testing.assert_array_equal(states, before)
 
@@ -156,9 +156,8 @@ def test_a_timeline_may_be_cut_anywhere(run: Run, cut: int, m: int, case: str) -
         part = [x[rows].copy() for x in (q, k, v, g, beta)]
         pieces.append(run_scan(run, NANO, part[0], part[1], run_chunk(run, NANO, *part), states))
         states[SLOT_IN] = states[SLOT_OUT]
-    budget = 2 * STATE_BUDGET.get(case, CHUNK_BUDGET)
-    assert rms_ratio(np.concatenate(pieces), whole.astype(np.float64)) < budget
-    assert rms_ratio(states[SLOT_OUT, LAYER], end.astype(np.float64)) < budget
+    assert rms_ratio(np.concatenate(pieces), whole.astype(np.float64)) < 2 * SCAN_BUDGET[case]
+    assert rms_ratio(states[SLOT_OUT, LAYER], end.astype(np.float64)) < 2 * SCAN_BUDGET[case]
 
 
 @pytest.mark.parametrize("size", SIZES)
