@@ -44,12 +44,12 @@ def sequential(q: F64, k: F64, v: F64, g: F64, beta: F64, state: F64) -> tuple[F
     return o, state
 
 
-def chunk_parts(q: F64, k: F64, v: F64, g: F64, beta: F64) -> tuple[F64, F64, F64, F64]:
-    """The state-free part of the chunked form -> u [m, Hv, dv], w [m, Hv, dk], qk [m, Hv, 64], decay [m, Hv]."""
+def chunk_parts(q: F64, k: F64, v: F64, g: F64, beta: F64) -> tuple[F64, F64, F64]:
+    """The state-free part of the chunked form -> u [m, Hv, dv], w [m, Hv, dk], qk [m, Hv, 64]."""
     m, heads = g.shape
     per_key = heads // k.shape[1]
     u, w = np.empty_like(v), np.empty((m, heads, k.shape[2]))
-    qk, decay = np.zeros((m, heads, CHUNK)), np.empty_like(g)
+    qk = np.zeros((m, heads, CHUNK))
     for begin in range(0, m, CHUNK):
         rows = slice(begin, min(begin + CHUNK, m))
         for h in range(heads):
@@ -61,8 +61,7 @@ def chunk_parts(q: F64, k: F64, v: F64, g: F64, beta: F64) -> tuple[F64, F64, F6
             u[rows, h] = inverse @ (b * v[rows, h])
             w[rows, h] = inverse @ (b * np.exp(total)[:, None] * keys)
             qk[rows, h, :n] = mask * (q[rows, h // per_key] @ keys.T)
-            decay[rows, h] = total
-    return u, w, qk, decay
+    return u, w, qk
 
 
 def gated_norm(o: F64, z: F64, norm: F64, eps: float) -> F64:

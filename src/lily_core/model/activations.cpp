@@ -34,7 +34,6 @@ std::vector<Part> parts(const ModelConfig& c) {
       {&A::u, "u", kRows * c.value_dim()},
       {&A::w, "w", kRows * value_heads * c.linear_key_head_dim},
       {&A::qk, "qk", kRows * value_heads * kDeltaChunk},
-      {&A::decay, "decay", kRows * value_heads},
       {&A::o, "o", kRows * c.value_dim()},
       {&A::gated, "gated", kRows * c.value_dim()},
       {&A::q, "q", kRows * query},

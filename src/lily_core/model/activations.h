@@ -33,7 +33,6 @@ struct Activations {
   Tensor u;      // [rows, Hv, dv]
   Tensor w;      // [rows, Hv, dk]
   Tensor qk;     // [rows, Hv, kDeltaChunk]
-  Tensor decay;  // [rows, Hv]
   Tensor o;      // [rows, Hv, dv]
   Tensor gated;  // [rows, Hv dv]
 

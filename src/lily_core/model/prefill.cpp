@@ -15,9 +15,9 @@ void record_gated_delta_net(Recorder& op, const Model& m, const LinearLayerWeigh
   op("gdn_conv", layer_args,
      {io.step.buffer(), a.qkv, a.ba, w.conv1d, w.A_log, w.dt_bias, state.conv_state, a.gdn_q, a.gdn_k, a.gdn_v, a.g, a.beta},
      {c.linear_num_key_heads, rows});
-  op("gdn_chunk", args, {a.gdn_q, a.gdn_k, a.gdn_v, a.g, a.beta, a.u, a.w, a.qk, a.decay},
+  op("gdn_chunk", args, {a.gdn_q, a.gdn_k, a.gdn_v, a.g, a.beta, a.u, a.w, a.qk},
      {c.linear_num_value_heads, (rows + kDeltaChunk - 1) / kDeltaChunk});
-  op("gdn_scan", layer_args, {io.step.buffer(), a.gdn_q, a.gdn_k, a.u, a.w, a.qk, a.decay, state.recurrent_state, a.o},
+  op("gdn_scan", layer_args, {io.step.buffer(), a.gdn_q, a.gdn_k, a.u, a.w, a.qk, a.g, state.recurrent_state, a.o},
      {c.linear_value_head_dim, c.linear_num_value_heads});
   op("gated_norm", args, {a.o, a.z, w.norm, a.gated}, {rows});
   op.tile("gdn_out", args, {a.gated, w.gdn_out, a.x}, {c.hidden_size, rows});

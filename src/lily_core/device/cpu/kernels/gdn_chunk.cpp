@@ -58,7 +58,6 @@ static void gdn_chunk(const KernelCall& call, std::uint32_t first, std::uint32_t
   const std::uint32_t width = value_width + key_width;
   const float* g = buffer<const float>(call, 3);
   const float* beta = buffer<const float>(call, 4);
-  float* decay = buffer<float>(call, 8);
   const ChunkScratch s = chunk_scratch(call);
   std::uint32_t done_key_head = ~0u, done_chunk = ~0u;
 
@@ -91,7 +90,6 @@ static void gdn_chunk(const KernelCall& call, std::uint32_t first, std::uint32_t
     for (std::uint32_t i = 0; i < length; ++i) {
       const std::size_t row = row0 + i;
       const float b = beta[row * heads + head], weight = b * std::exp(sum_high[i]);
-      decay[row * heads + head] = sum_high[i];
       float* qk = buffer<float>(call, 7) + (row * heads + head) * kChunk;
       for (std::uint32_t j = 0; j < kChunk; j += kLanes) {
         const Vi column = kLaneIndex + std::int32_t(j);
@@ -115,7 +113,7 @@ static void gdn_chunk(const KernelCall& call, std::uint32_t first, std::uint32_t
 }
 
 void add_gdn_chunk(KernelTable& table) {
-  add_kernel(table, {.name = "gdn_chunk_f32", .run = gdn_chunk, .access = "rrrrrwwww", .args_size = sizeof(RowsArgs),
+  add_kernel(table, {.name = "gdn_chunk_f32", .run = gdn_chunk, .access = "rrrrrwww", .args_size = sizeof(RowsArgs),
                      .tile = {1, 1, 1}, .scratch_bytes = gdn_chunk_scratch_bytes});
 }
 

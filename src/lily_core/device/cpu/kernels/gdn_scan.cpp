@@ -13,12 +13,21 @@ static_assert(kScanColumns % kTileColumns == 0);
 struct ScanScratch {
   float d[kChunk * kScanColumns];
   float o[kChunk * kScanColumns];
-  float decay[kChunk];
+  float from_start[kChunk];  // e^{G_i}: what is left of the chunk's first state at row i
+  float to_end[kChunk];      // e^{G_C − G_i}: what is left of row i at the chunk's end
   float state[1];  // [dk][kScanColumns]
 };
 
 static std::size_t gdn_scan_scratch_bytes(const ModelConstants& model, const void*) {
   return sizeof(ScanScratch) + std::size_t(model.linear_key_head_dim) * kScanColumns * sizeof(float);
+}
+
+// Sums from both ends: G_C − G_i as a difference of two sums near −1000 would be off by 6e-5.
+static inline void decay_factors(const float* g, std::size_t stride, std::uint32_t length, ScanScratch& s) {
+  float sum = 0.0f;
+  for (std::uint32_t i = 0; i < length; ++i) s.from_start[i] = std::exp(sum += g[i * stride]);
+  sum = 0.0f;
+  for (std::uint32_t i = length; i-- > 0; sum += g[i * stride]) s.to_end[i] = std::exp(sum);
 }
 
 static void gdn_scan(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
@@ -49,7 +58,8 @@ static void gdn_scan(const KernelCall& call, std::uint32_t first, std::uint32_t 
       const float* w = buffer<const float>(call, 4) + (row0 * heads + head) * key_width;
       const float* qk = buffer<const float>(call, 5) + (row0 * heads + head) * kChunk;
       float* o = buffer<float>(call, 8) + row0 * value_dim + head * value_width + t.x0;
-      for (std::uint32_t i = 0; i < length; ++i) s.decay[i] = buffer<const float>(call, 6)[(row0 + i) * heads + head];
+      const float* g = buffer<const float>(call, 6) + row0 * heads + head;
+      decay_factors(g, heads, length, s);
 
       product({w, heads * key_width, 1}, s.state, kScanColumns, length, key_width, kScanColumns, false, s.d, kScanColumns);
       for (std::uint32_t i = 0; i < length; ++i)
@@ -58,9 +68,8 @@ static void gdn_scan(const KernelCall& call, std::uint32_t first, std::uint32_t 
 
       product({q, key_dim, 1}, s.state, kScanColumns, length, key_width, kScanColumns, false, s.o, kScanColumns);
       for (std::uint32_t i = 0; i < length; ++i) {
-        const float factor = std::exp(s.decay[i]);
         for (std::uint32_t j = 0; j < kScanColumns; j += kLanes)
-          storef(s.o + i * kScanColumns + j, factor * loadf(s.o + i * kScanColumns + j));
+          storef(s.o + i * kScanColumns + j, s.from_start[i] * loadf(s.o + i * kScanColumns + j));
       }
       for_row_blocks(length, [&](std::uint32_t begin, std::uint32_t count) {
         product({qk + begin * heads * kChunk, heads * kChunk, 1}, s.d, kScanColumns, count, begin + count, kScanColumns, true,
@@ -69,13 +78,11 @@ static void gdn_scan(const KernelCall& call, std::uint32_t first, std::uint32_t 
       for (std::uint32_t i = 0; i < length; ++i)
         std::memcpy(o + i * value_dim, s.o + i * kScanColumns, kScanColumns * sizeof(float));
 
-      const float end = s.decay[length - 1], end_factor = std::exp(end);
-      for (std::uint32_t i = 0; i < length; ++i) {
-        const float factor = std::exp(end - s.decay[i]);
+      for (std::uint32_t i = 0; i < length; ++i)
         for (std::uint32_t j = 0; j < kScanColumns; j += kLanes)
-          storef(s.d + i * kScanColumns + j, factor * loadf(s.d + i * kScanColumns + j));
-      }
-      for (std::size_t i = 0; i < key_width * kScanColumns; i += kLanes) storef(s.state + i, end_factor * loadf(s.state + i));
+          storef(s.d + i * kScanColumns + j, s.to_end[i] * loadf(s.d + i * kScanColumns + j));
+      const float whole = s.from_start[length - 1];
+      for (std::size_t i = 0; i < key_width * kScanColumns; i += kLanes) storef(s.state + i, whole * loadf(s.state + i));
       product({k, 1, key_dim}, s.d, kScanColumns, std::uint32_t(key_width), length, kScanColumns, true, s.state, kScanColumns);
     }
     for (std::size_t i = 0; i < key_width; ++i)
