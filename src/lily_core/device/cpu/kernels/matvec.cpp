@@ -64,6 +64,8 @@ static inline void dot_block(const Weight& w, std::size_t first, const Operand& 
   for (std::uint32_t group = 0; group < groups; ++group, codes += group_bytes(kFormat)) {
     Vf dot[kRows][kProducts] = {};
     const std::uint32_t base = group * kGroup;
+    // The hardware's prefetcher sees several short streams; the next block's rows are where they are expected to be.
+    for (int r = 0; r < kRows; ++r) __builtin_prefetch(codes + (kRows + r) * row_bytes);
     if constexpr (is_4_bit(kFormat)) {
       for (std::uint32_t i = 0; i < kGroup / 2; i += kLanes) {
         for (int r = 0; r < kRows; ++r) {

@@ -20,6 +20,7 @@ class Nucleus {
         vocab_(vocab),
         largest_(largest),
         temperature_(temperature),
+        inverse_(1.0f / (temperature > 1e-30f ? temperature : 1e-30f)),
         bins_(reinterpret_cast<double*>(scratch)),
         masses_(bins_ + kBins),
         lowest_(key_of(-3.402823466e38f)) {}  // -inf is never drawn
@@ -48,9 +49,12 @@ class Nucleus {
   void keep_top_p(float top_p) {
     if (!(top_p < 1)) return;
     const double target = double(top_p) * total_mass();
-    // Tokens far below the largest hardly ever matter: the first try leaves them out, and most blocks with them.
-    const std::uint32_t near = key_of(largest_ - 16 * temperature_);
-    if (near > lowest_ && keep_head<true>(target, near)) return;
+    // Most of the vocabulary lies far below the tokens that matter: widen the view until they are in it.
+    for (float width = 2; width < 64; width *= 2) {
+      const std::uint32_t floor = key_of(largest_ - width * temperature_);
+      if (floor <= lowest_) break;
+      if (mass_from(floor) >= target && keep_head<true>(target, floor)) return;
+    }
     keep_head<true>(target, lowest_);
   }
 
@@ -109,17 +113,22 @@ class Nucleus {
     return (logits > lowest) | ((logits == lowest) & (kLaneIndex + std::int32_t(token) <= last_id_));
   }
   // Unnormalised probabilities; every sum takes them from here, so that they agree.
-  Vf weights_of(Vf logits) const { return exp((logits - largest_) / temperature_); }
+  Vf weights_of(Vf logits) const { return exp((logits - largest_) * inverse_); }
 
   // Of all survivors, block by block into masses_.
-  double total_mass() {
+  double total_mass() { return mass_from(lowest_); }
+
+  // Of those with keys from `floor` up.
+  double mass_from(std::uint32_t floor) {
+    const Vf least = splat(logit_of(floor));
     double total = 0;
     for (std::uint32_t b = 0; b * LILY_SAMPLE_BLOCK < vocab_; ++b) {
       Vd mass = {};
-      if (key_of(blocks_[b].best) >= lowest_)
+      if (key_of(blocks_[b].best) >= floor)
         for (std::uint32_t t = b * LILY_SAMPLE_BLOCK; t < end_of(b); t += kLanes) {
           const Vf logits = logits_from(t);
-          mass += __builtin_convertvector(survivors(t, logits) ? weights_of(logits) : Vf{}, Vd);
+          const Vi wanted = survivors(t, logits) & (logits >= least);
+          if (any(wanted)) mass += __builtin_convertvector(wanted ? weights_of(logits) : Vf{}, Vd);
         }
       masses_[b] = 0;
       for (int i = 0; i < kLanes; ++i) masses_[b] += mass[i];
@@ -138,8 +147,8 @@ class Nucleus {
     for (int digit = 0; digit < 3; ++digit) {
       const std::uint32_t bins = 1u << kWidths[digit];
       for (std::uint32_t i = 0; i < bins; ++i) bins_[i] = 0;
-      for_each<kMass>(prefix > floor ? prefix : floor, [&](std::uint32_t, std::uint32_t key, double weight) {
-        if (digit > 0 && key >> kShifts[digit - 1] != prefix >> kShifts[digit - 1]) return;
+      const std::uint32_t last = digit > 0 ? prefix | ((1u << kShifts[digit - 1]) - 1) : ~0u;
+      for_each<kMass>(prefix > floor ? prefix : floor, last, [&](std::uint32_t, std::uint32_t key, double weight) {
         bins_[key >> kShifts[digit] & (bins - 1)] += weight;
       });
       std::uint32_t bin = bins;
@@ -155,8 +164,8 @@ class Nucleus {
     }
     // The key is found; of the tokens that have it, take as many as are needed, at least one.
     std::int32_t last_id = -1;
-    for_each<kMass>(prefix, [&](std::uint32_t token, std::uint32_t key, double weight) {
-      if (key != prefix || (last_id >= 0 && above >= target)) return;
+    for_each<kMass>(prefix, prefix, [&](std::uint32_t token, std::uint32_t, double weight) {
+      if (last_id >= 0 && above >= target) return;
       above += weight;
       last_id = std::int32_t(token);
     });
@@ -165,20 +174,24 @@ class Nucleus {
     return true;
   }
 
-  // Calls visit(token, key, weight) for the survivors with keys from `floor` up, in the order of their ids; without kMass all
+  // Calls visit(token, key, weight) for the survivors with keys in [floor, last], in the order of their ids; without kMass all
   // weights are 1.
   template <bool kMass, typename Visit>
-  void for_each(std::uint32_t floor, Visit visit) const {
-    const Vf least = splat(logit_of(floor));
+  void for_each(std::uint32_t floor, std::uint32_t last, Visit visit) const {
+    const Vf least = splat(logit_of(floor)), most = splat(last == ~0u ? __builtin_inff() : logit_of(last));
     for (std::uint32_t b = 0; b * LILY_SAMPLE_BLOCK < vocab_; ++b) {
       if (key_of(blocks_[b].best) < floor) continue;
       for (std::uint32_t t = b * LILY_SAMPLE_BLOCK; t < end_of(b); t += kLanes) {
         const Vf logits = logits_from(t);
-        const Vi wanted = survivors(t, logits) & (logits >= least);
+        const Vi wanted = survivors(t, logits) & (logits >= least) & (logits <= most);
         if (!any(wanted)) continue;
-        const Vf weights = kMass ? weights_of(logits) : splat(1.0f);
+        float value[kLanes], weight[kLanes];
+        std::int32_t visited[kLanes];
+        storef(value, logits);
+        storef(weight, kMass ? weights_of(logits) : splat(1.0f));
+        std::memcpy(visited, &wanted, sizeof visited);
         for (int i = 0; i < kLanes; ++i)
-          if (wanted[i]) visit(t + i, key_of(logits[i]), double(weights[i]));
+          if (visited[i]) visit(t + i, key_of(value[i]), double(weight[i]));
       }
     }
   }
@@ -188,8 +201,9 @@ class Nucleus {
   const std::uint32_t vocab_;
   const float largest_;
   const float temperature_;
+  const float inverse_;  // of the temperature, kept finite
   double* bins_;
-  double* masses_;  // per block, of the last total_mass()
+  double* masses_;  // per block, of the last mass_from()
   // A token survives when its key is larger than lowest_, or equal and its id at most last_id_.
   std::uint32_t lowest_;
   std::int32_t last_id_ = 0x7fffffff;

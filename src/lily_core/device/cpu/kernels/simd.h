@@ -68,11 +68,18 @@ constexpr Vi kLaneIndex = {0, 1, 2, 3};
 #endif
 
 static inline float sum(Vf v) {
-  float parts[kLanes];
-  storef(parts, v);
-  for (int width = kLanes / 2; width; width /= 2)
-    for (int i = 0; i < width; ++i) parts[i] += parts[i + width];
-  return parts[0];
+#if defined(__AVX512F__)
+  const auto half = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) + __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+#else
+  const auto half = v;
+#endif
+#if defined(__AVX2__)
+  const auto quarter = __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
+#else
+  const auto quarter = half;
+#endif
+  const auto pair = quarter + __builtin_shufflevector(quarter, quarter, 2, 3, 0, 1);
+  return pair[0] + pair[1];
 }
 
 static inline float bf16_to_float(std::uint16_t bits) {
