@@ -17,7 +17,7 @@ def silu(x: F64) -> F64:
 def norm(x: F64, gain: F64, eps: float = 1e-6) -> F64:
     """gain x / sqrt(mean(x²) + eps) over the last axis."""
     x = np.asarray(x, np.float64)
-    return gain * x / np.sqrt((x**2).mean(-1, keepdims=True) + eps)
+    return np.asarray(gain * x / np.sqrt((x**2).mean(-1, keepdims=True) + eps))
 
 
 def gated_norm(o: F64, z: F64, gain: F64) -> F64:

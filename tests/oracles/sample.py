@@ -83,4 +83,4 @@ def draw(logits: F64, s: Sampling, position: int) -> int | None:
 
 def log_softmax(logits: F64) -> F64:
     logits = np.asarray(logits, np.float64)
-    return logits - logits.max() - np.log(np.exp(logits - logits.max()).sum())
+    return np.asarray(logits - logits.max() - np.log(np.exp(logits - logits.max()).sum()))

@@ -12,7 +12,8 @@ constexpr int kHeads = 4;             // query heads that share a loaded row of 
 
 // scores[h][i] = q_h · k_i for kQ heads.
 template <int kQ>
-static inline void score(const float* q, const float* keys, std::uint32_t count, std::uint32_t width, float scale, float* scores) {
+static inline void score(const float* q, const float* keys, std::uint32_t count, std::uint32_t width, float scale,
+                         float* scores) {
   for (std::uint32_t i = 0; i < count; ++i, keys += width) {
     Vf acc[kQ][2] = {};
     for (std::uint32_t c = 0; c < width; c += 2 * kLanes) {
@@ -104,7 +105,10 @@ static void attn_split(const KernelCall& call, std::uint32_t first, std::uint32_
         key += count;
       }
     }
-    for (std::uint32_t h = 0; h < share; ++h) partial[h * stride + width] = largest[h], partial[h * stride + width + 1] = total[h];
+    for (std::uint32_t h = 0; h < share; ++h) {
+      partial[h * stride + width] = largest[h];
+      partial[h * stride + width + 1] = total[h];
+    }
   }
 }
 

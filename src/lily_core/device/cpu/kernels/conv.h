@@ -8,7 +8,8 @@
 namespace lily::cpu::LILY_ISA {
 
 // y[i] = silu(Σ_j weight[first + i][j] · taps[j][first + i]), j = 3 the newest row; `weight` is [C, 4].
-static inline void conv_silu(const float* const taps[4], const float* weight, std::uint32_t first, std::uint32_t count, float* y) {
+static inline void conv_silu(const float* const taps[4], const float* weight, std::uint32_t first, std::uint32_t count,
+                             float* y) {
   for (std::uint32_t i = 0; i < count; ++i) {
     const std::uint32_t c = first + i;
     const float* w = weight + 4 * std::size_t(c);

@@ -5,7 +5,8 @@
 namespace lily::cpu::LILY_ISA {
 
 template <typename TokenOf>
-static void embed_rows(const KernelCall& call, std::uint32_t first, std::uint32_t last, const Weight& w, float* x, TokenOf token_of) {
+static void embed_rows(const KernelCall& call, std::uint32_t first, std::uint32_t last, const Weight& w, float* x,
+                       TokenOf token_of) {
   const std::uint32_t width = call.model->hidden_size;
   with_format(call.format, [&]<Format kFormat>() {
     for (std::uint32_t i = first; i < last; ++i) {

@@ -21,7 +21,8 @@ static void experts_down(const KernelCall& call, std::uint32_t first, std::uint3
   const Operand h = plain_operand(scratch, call.format, rows * k, model.moe_intermediate_size, buffer<const float>(call, 0));
   const Operand hs = plain_operand(scratch, call.second_format, rows, model.shared_expert_intermediate_size,
                                    buffer<const float>(call, 7));
-  // Each product has a place of its own and is summed in the order of the slots, so a row's result does not depend on its neighbours.
+  // Each product has a place of its own and is summed in the order of the slots, so a row's result does not depend
+  // on its neighbours.
   float* products = take_floats(scratch, std::size_t(rows) * k * kColumns);
 
   for (std::uint32_t i = first; i < last; ++i) {

@@ -29,8 +29,8 @@ struct History {
 
 // kVectors vectors of columns of one head's state; all of it stays in registers but S, which comes from memory once.
 template <int kVectors>
-static inline void update_columns(const float* from, float* to, std::uint32_t dk, std::uint32_t dv, const float* q, const float* k,
-                                  const float* v, float kq, float decay, float beta, float* o) {
+static inline void update_columns(const float* from, float* to, std::uint32_t dk, std::uint32_t dv, const float* q,
+                                  const float* k, const float* v, float kq, float decay, float beta, float* o) {
   Vf r[kVectors] = {}, s[kVectors] = {};
   for (std::uint32_t i = 0; i < dk; ++i)
     for (int j = 0; j < kVectors; ++j) {
@@ -62,7 +62,8 @@ static void gdn_step(const KernelCall& call, std::uint32_t first, std::uint32_t 
   const float* A_log = buffer<const float>(call, 4);
   const float* dt_bias = buffer<const float>(call, 5);
   float* recurrent_state = buffer<float>(call, 7);
-  const History history = {step, buffer<const float>(call, 1), buffer<float>(call, 6), model.num_linear_layers, args.layer, channels};
+  const History history = {step, buffer<const float>(call, 1), buffer<float>(call, 6), model.num_linear_layers,
+                           args.layer, channels};
   auto state_of = [&](std::uint32_t slot, std::uint32_t head) {
     return recurrent_state + ((std::size_t(slot) * model.num_linear_layers + args.layer) * value_heads + head) * dk * dv;
   };
@@ -100,7 +101,8 @@ static void gdn_step(const KernelCall& call, std::uint32_t first, std::uint32_t 
       float* to = state_of(step[row].slot_out, head);
       float* o = buffer<float>(call, 8) + (std::size_t(row) * value_heads + head) * dv;
       std::uint32_t c = 0;
-      for (; c + 4 * kLanes <= dv; c += 4 * kLanes) update_columns<4>(from + c, to + c, dk, dv, q, k, v + c, kq, decay, beta, o + c);
+      for (; c + 4 * kLanes <= dv; c += 4 * kLanes)
+        update_columns<4>(from + c, to + c, dk, dv, q, k, v + c, kq, decay, beta, o + c);
       for (; c < dv; c += kLanes) update_columns<1>(from + c, to + c, dk, dv, q, k, v + c, kq, decay, beta, o + c);
     }
   }

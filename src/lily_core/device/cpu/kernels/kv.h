@@ -12,8 +12,12 @@ struct KvPool {
   std::uint32_t layer;
 
   // The key or value row of `position`; those behind it in the same page follow it.
-  float* keys(std::uint32_t page_row, std::uint32_t position, std::uint32_t head) const { return row(page_row, position, head, 0); }
-  float* values(std::uint32_t page_row, std::uint32_t position, std::uint32_t head) const { return row(page_row, position, head, 1); }
+  float* keys(std::uint32_t page_row, std::uint32_t position, std::uint32_t head) const {
+    return row(page_row, position, head, 0);
+  }
+  float* values(std::uint32_t page_row, std::uint32_t position, std::uint32_t head) const {
+    return row(page_row, position, head, 1);
+  }
 
   float* row(std::uint32_t page_row, std::uint32_t position, std::uint32_t head, std::uint32_t part) const {
     const std::size_t page = page_table[std::size_t(page_row) * model->max_pages + position / LILY_PAGE_TOKENS];

@@ -53,7 +53,8 @@ Operand plain_operand(std::byte*& scratch, Format format, std::uint32_t rows, st
 
 // kRows weight rows times kProducts operand rows. Several rows at once hide the latency of the additions.
 template <Format kFormat, int kRows, int kProducts>
-static inline void dot_block(const Weight& w, std::size_t first, const Operand& x, const Product* products, std::uint32_t y_index) {
+static inline void dot_block(const Weight& w, std::size_t first, const Operand& x, const Product* products,
+                             std::uint32_t y_index) {
   const std::uint32_t groups = x.columns / kGroup;
   const std::uint8_t* codes = w.codes + first * groups * group_bytes(kFormat);
   const std::size_t row_bytes = std::size_t(groups) * group_bytes(kFormat);

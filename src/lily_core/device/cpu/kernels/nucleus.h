@@ -14,7 +14,8 @@ class Nucleus {
   static constexpr std::size_t scratch_bytes(std::uint32_t num_blocks) { return (kBins + num_blocks) * sizeof(double); }
 
   // `largest` is the largest logit, temperature > 0, `blocks` has the largest logit of each LILY_SAMPLE_BLOCK tokens.
-  Nucleus(const float* logits, const SampleBlock* blocks, std::uint32_t vocab, float largest, float temperature, std::byte* scratch)
+  Nucleus(const float* logits, const SampleBlock* blocks, std::uint32_t vocab, float largest, float temperature,
+          std::byte* scratch)
       : logits_(logits),
         blocks_(blocks),
         vocab_(vocab),

@@ -16,7 +16,8 @@ struct Weight {
 };
 
 static inline Weight weight_at(const KernelCall& call, int index) {
-  return {buffer<const std::uint8_t>(call, index), buffer<const std::byte>(call, index + 1), buffer<const std::byte>(call, index + 2)};
+  return {buffer<const std::uint8_t>(call, index), buffer<const std::byte>(call, index + 1),
+          buffer<const std::byte>(call, index + 2)};
 }
 
 constexpr bool is_wide(Format format) { return format == Format::kQ4Wide || format == Format::kQ8Wide; }

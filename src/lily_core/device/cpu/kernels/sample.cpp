@@ -101,7 +101,8 @@ void find_top(const float* raw, const SampleBlock* blocks, std::uint32_t vocab, 
   float* top = result.top_logprobs;  // raw logits until the end
   for (std::uint32_t b = 0; wanted && b < blocks_of(vocab); ++b) {
     if (found == wanted && !(blocks[b].raw_max > top[wanted - 1])) continue;
-    const std::uint32_t begin = b * LILY_SAMPLE_BLOCK, end = begin + LILY_SAMPLE_BLOCK < vocab ? begin + LILY_SAMPLE_BLOCK : vocab;
+    const std::uint32_t begin = b * LILY_SAMPLE_BLOCK;
+    const std::uint32_t end = begin + LILY_SAMPLE_BLOCK < vocab ? begin + LILY_SAMPLE_BLOCK : vocab;
     for (std::uint32_t t = begin; t < end; ++t) {
       if (found == wanted && !(raw[t] > top[wanted - 1])) continue;
       std::uint32_t at = found < wanted ? found++ : wanted - 1;
@@ -156,7 +157,9 @@ static void sample_pick(const KernelCall& call, std::uint32_t first, std::uint32
   }
 }
 
-static std::size_t scratch_bytes(const ModelConstants& model, const void*) { return Nucleus::scratch_bytes(blocks_of(model.vocab_size)); }
+static std::size_t scratch_bytes(const ModelConstants& model, const void*) {
+  return Nucleus::scratch_bytes(blocks_of(model.vocab_size));
+}
 
 void add_sample(KernelTable& table) {
   add_kernel(table, {.name = "sample_scan_f32", .run = sample_scan, .access = "rrrrrrww", .args_size = sizeof(RowsArgs),

@@ -69,7 +69,8 @@ constexpr Vi kLaneIndex = {0, 1, 2, 3};
 
 static inline float sum(Vf v) {
 #if defined(__AVX512F__)
-  const auto half = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) + __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+  const auto half =
+      __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) + __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
 #else
   const auto half = v;
 #endif
@@ -107,8 +108,8 @@ static inline bool any(Vi mask) {
 static inline Vf max(Vf a, Vf b) { return a > b ? a : b; }
 static inline Vf min(Vf a, Vf b) { return a < b ? a : b; }
 
-// e^x to 1 ulp or so: x = n ln 2 + r, a degree-6 polynomial in r, n added to the exponent. Below -87.3 the result is 0,
-// above 88.7228 infinity.
+// e^x to 1 ulp or so: x = n ln 2 + r, a degree-6 polynomial in r, n added to the exponent. Below -87.3 the
+// result is 0, above 88.7228 infinity.
 static inline Vf exp(Vf x) {
   const Vf clamped = min(max(x, splat(-88.0f)), splat(88.7228f));
   const Vf rounder = splat(12582912.0f);  // 1.5 · 2^23: adding it rounds to the nearest integer

@@ -9,7 +9,8 @@
 namespace lily::cpu::LILY_ISA {
 
 // ids = the k largest logits, larger first, ties to the lower id; weights = softmax over those k.
-static inline void choose_experts(const float* logits, std::uint32_t experts, std::uint32_t k, std::uint32_t* ids, float* weights) {
+static inline void choose_experts(const float* logits, std::uint32_t experts, std::uint32_t k, std::uint32_t* ids,
+                                  float* weights) {
   // `weights` holds the chosen logits until the end. An id that comes later never displaces an equal one.
   std::uint32_t count = 0;
   for (std::uint32_t e = 0; e < experts; ++e) {
