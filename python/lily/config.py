@@ -8,15 +8,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, NoReturn, TypedDict, TypeGuard, cast
+from typing import Literal, NoReturn, TypedDict, TypeGuard, cast, get_args
 
 from .errors import CheckpointError
+from .params import SamplingParams
 
 LayerType = Literal["linear_attention", "full_attention"]
 
 GROUP_SIZE = 64
-MAX_SIZE = 2**31 - 1  # sizes are 32-bit on devices
+MAX_SIZE = 2**24  # of one size and of a product of two: devices count in 32 bits
 FAMILIES = {"qwen3_5_moe": "qwen3_5_moe_text", "qwen3_next": "qwen3_next"}  # model_type -> that of the sizes
+SAMPLING_DEFAULTS = (
+    *("temperature", "top_p", "top_k", "min_p"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+)
 QUANTIZATION = f"affine, 4 or 8 bits, group_size {GROUP_SIZE}"
 
 
@@ -225,6 +230,16 @@ def _refuse_other_models(model_type: str, top: Fields, text: Fields) -> None:
 
 
 def _check_heads(text: Fields, c: ModelConfig) -> None:
+    for heads, size in (
+        ("num_attention_heads", c.head_dim),
+        ("linear_num_value_heads", c.linear_key_head_dim),
+        ("linear_num_value_heads", c.linear_value_head_dim),
+    ):
+        if getattr(c, heads) * size > MAX_SIZE // 4:
+            text.refuse(heads, f"at most {MAX_SIZE // 4 // size} heads of {size} elements")
+    for kind in get_args(LayerType):
+        if kind not in c.layer_types:
+            text.refuse("layer_types", f"at least one {kind} layer", found=f"none in {c.num_hidden_layers} layers")
     if c.num_attention_heads % c.num_key_value_heads:
         text.refuse("num_key_value_heads", f"a divisor of num_attention_heads, {c.num_attention_heads}")
     if c.linear_num_value_heads != 2 * c.linear_num_key_heads:
@@ -360,24 +375,16 @@ def _sampling_defaults(folder: Path) -> dict[str, float | int]:
     if generation is None:
         return {}
     generation.require("do_sample", True, False)
-    largest = sys.float_info.max
-    limits = {
-        "temperature": (0, largest),
-        "top_p": (0, 1),
-        "top_k": (0, MAX_SIZE),
-        "min_p": (0, 1),
-        "presence_penalty": (-2, 2),
-        "frequency_penalty": (-2, 2),
-        "repetition_penalty": (0, largest),
-    }
     defaults: dict[str, float | int] = {}
-    for name, (low, high) in limits.items():
-        if generation.has(name):
-            value = generation.values[name]
-            if not _is_number(value) or not low <= value <= high or (name == "top_k" and not _is_int(value)):
-                kind = "a whole number" if name == "top_k" else "a number"
-                generation.refuse(name, f"{kind} from {low} to {high:g}")
-            defaults[name] = value
+    for name in SAMPLING_DEFAULTS:
+        if not generation.has(name):
+            continue
+        value = generation.values[name]
+        try:
+            SamplingParams(**{name: value})  # type: ignore[arg-type]  # it checks the type
+        except (TypeError, ValueError) as error:
+            generation.refuse(name, str(error))
+        defaults[name] = cast(float, value)
     if generation.values.get("do_sample") is False:
         defaults["temperature"] = 0.0  # greedy, whatever temperature stands beside it
     return defaults

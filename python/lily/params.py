@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final, TypedDict
 
 MAX_LOGPROBS: Final = 20
+MAX_TOP_K: Final = 2**31 - 1
 MAX_SEED: Final = 2**64 - 1
 
 # Other tools' words for the same thing; never accepted, only explained.
@@ -89,7 +91,7 @@ class SamplingParams:
     def __post_init__(self) -> None:
         _check_number("temperature", self.temperature, low=0.0)
         _check_number("top_p", self.top_p, low=0.0, high=1.0, low_open=True)
-        _check_integer("top_k", self.top_k, low=-1)
+        _check_integer("top_k", self.top_k, low=-1, high=MAX_TOP_K)
         _check_number("min_p", self.min_p, low=0.0, high=1.0)
         _check_number("presence_penalty", self.presence_penalty, low=-2.0, high=2.0)
         _check_number("frequency_penalty", self.frequency_penalty, low=-2.0, high=2.0)
@@ -176,7 +178,7 @@ def _check_number(
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number, not {type(value).__name__}")
-    if not math.isfinite(value) or value < low or value > high or (low_open and value == low):
+    if not abs(value) <= sys.float_info.max or value < low or value > high or (low_open and value == low):
         lowest = f"{'above' if low_open else 'at least'} {low:g}"
         highest = f" and at most {high:g}" if high < math.inf else ""
         raise ValueError(f"{name} is {value}; it must be finite, {lowest}{highest}")

@@ -160,6 +160,10 @@ WRONG_IN_TEXT = [
     ("max_position_embeddings", -1),
     ("max_position_embeddings", "262144"),
     ("layer_types", ["full_attention"]),
+    ("layer_types", ["linear_attention"] * 4),
+    ("layer_types", ["full_attention"] * 4),
+    ("num_attention_heads", 2**22),
+    ("linear_num_value_heads", 2**22),
     ("layer_types", ["full_attention"] * 3 + ["sliding_attention"]),
     ("layer_types", "full_attention"),
     ("eos_token_id", 512),
@@ -306,8 +310,8 @@ def test_no_stop_id_at_all(write: Write) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("temperature", -0.1), ("temperature", "0.6"), ("top_p", 1.5), ("min_p", -1), ("top_k", 20.0), ("top_k", -1),
-        ("top_k", True), ("repetition_penalty", []),
+        ("temperature", -0.1), ("temperature", "0.6"), ("top_p", 1.5), ("min_p", -1), ("top_k", 20.0), ("top_k", -2),
+        ("top_k", True), ("repetition_penalty", []), ("repetition_penalty", 0), ("top_p", 0),
         ("presence_penalty", 3), ("do_sample", 1), ("eos_token_id", 512), ("temperature", 10**400),
     ],
 )  # fmt: skip

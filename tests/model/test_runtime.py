@@ -201,6 +201,26 @@ def test_failed_calls_leave_the_timeline_as_it_was(checkpoint):
     check_gate(timeline.logits, reference[-1])
 
 
+def test_logits_are_never_those_of_an_earlier_step(checkpoint):
+    runtime = load(checkpoint("qwen3_5_moe"))
+    timeline = runtime.timeline()
+    runtime.prefill(timeline, ids(1, 2), wants_logits=True)
+    runtime.prefill(timeline, ids(3, 4), wants_logits=False)
+    with pytest.raises(RuntimeError, match="there are no logits"):
+        _ = timeline.logits
+    runtime.decode([timeline], [5])
+    assert len(timeline.logits) == 512
+
+
+def test_program_statistics_are_checked(checkpoint):
+    runtime = load(checkpoint("qwen3_5_moe"))
+    for context in (0, 2049, 2**32 - 1):
+        with pytest.raises(ValueError, match="outside of 1 to 2048"):
+            runtime.decode_stats(context)
+    with pytest.raises(ValueError, match="1 to 512 tokens, not 513"):
+        runtime.prefill_stats(513)
+
+
 def test_reset_starts_from_nothing(checkpoint):
     folder = checkpoint("qwen3_next")
     runtime = load(folder)
@@ -225,10 +245,10 @@ def test_memory_limit_is_checked_before_loading(checkpoint):
         load(folder, memory_limit=1000)
     least = caught.value.required_bytes
     with pytest.raises(MemoryLimitError, match="Use max_context=") as caught:
-        load(folder, memory_limit=least + (64 << 20), max_context=200_000)
+        load(folder, memory_limit=least + (65 << 20), max_context=200_000)
     fitting = int(caught.value.suggestion.split("max_context=")[1].split()[0])
-    runtime = load(folder, memory_limit=least + (64 << 20), max_context=fitting)
-    assert sum(runtime.memory_bytes.values()) <= least + (64 << 20)
+    runtime = load(folder, memory_limit=least + (65 << 20), max_context=fitting)
+    assert sum(runtime.memory_bytes.values()) <= least + (65 << 20)
 
 
 def test_program_sizes_follow_the_design(checkpoint):
@@ -241,7 +261,7 @@ def test_program_sizes_follow_the_design(checkpoint):
 def test_views_of_logits_survive_the_runtime(checkpoint):
     runtime = load(checkpoint("qwen3_5_moe"))
     timeline = runtime.timeline()
-    with pytest.raises(RuntimeError, match="before the first token"):
+    with pytest.raises(RuntimeError, match="there are no logits"):
         _ = timeline.logits
     runtime.decode([timeline], [1])
     logits = timeline.logits

@@ -12,7 +12,6 @@
 #include <nanobind/stl/unordered_map.h>
 #include <nanobind/stl/vector.h>
 
-#include <cmath>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -82,20 +81,22 @@ struct Handle {
 // A timeline and the runtime that it belongs to, which may be closed.
 class BoundTimeline {
  public:
-  explicit BoundTimeline(const std::shared_ptr<Handle>& handle) : handle_(handle), timeline_(handle->runtime->open()) {}
+  BoundTimeline(std::shared_ptr<Handle> handle, Timeline timeline)
+      : handle_(std::move(handle)), timeline_(std::make_shared<Timeline>(std::move(timeline))) {}
   ~BoundTimeline() { close(); }
   BoundTimeline(const BoundTimeline&) = delete;
 
-  Timeline& get() {
+  // Stays alive for a running call, should another thread close the timeline meanwhile.
+  std::shared_ptr<Timeline> get() const {
     if (!handle_->runtime || !timeline_) throw_closed();
-    return *timeline_;
+    return timeline_;
   }
   std::shared_ptr<Runtime> runtime() const {
     if (!handle_->runtime || !timeline_) throw_closed();
     return handle_->runtime;
   }
   void close() {
-    if (handle_->runtime && timeline_) handle_->runtime->close(std::move(*timeline_));
+    if (handle_->runtime && timeline_) handle_->runtime->close(std::move(timeline_));
     timeline_.reset();
   }
 
@@ -103,14 +104,14 @@ class BoundTimeline {
 
  private:
   std::shared_ptr<Handle> handle_;
-  std::optional<Timeline> timeline_;
+  std::shared_ptr<Timeline> timeline_;
 };
 
 class BoundRuntime {
  public:
   BoundRuntime(const std::string& folder, const ModelConfig& config, const RuntimeOptions& options,
                const std::optional<std::function<void(std::uint64_t, std::uint64_t)>>& progress) {
-    // Reports, and lets Ctrl-C end the load.
+    // In the main thread Ctrl-C ends the load, too.
     const LoadProgress report = [&](std::uint64_t done, std::uint64_t total) {
       const nb::gil_scoped_acquire acquire;
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -145,30 +146,31 @@ std::shared_ptr<Runtime> runtime_of(const BoundRuntime& bound, const BoundTimeli
 
 LogitsView logits_view(BoundTimeline& bound) {
   const auto runtime = bound.runtime();
-  const Timeline& timeline = bound.get();
-  if (timeline.num_tokens == 0) throw std::logic_error("there are no logits before the first token");
+  const float* logits = runtime->logits(*bound.get());
   // The view keeps the runtime's memory alive.
   nb::capsule owner(new std::shared_ptr<Runtime>(runtime), [](void* p) noexcept { delete static_cast<std::shared_ptr<Runtime>*>(p); });
-  return LogitsView(runtime->logits(timeline), {runtime->config().vocab_size}, owner);
+  return LogitsView(logits, {runtime->config().vocab_size}, owner);
 }
 
 std::optional<SampleResult> prefill(const BoundRuntime& bound, BoundTimeline& bound_timeline, const Words& token_ids, bool wants_logits,
                                     const Sampling* sampling, const CancelFlag* cancel) {
   const auto runtime = runtime_of(bound, bound_timeline);
-  Timeline& timeline = bound_timeline.get();
+  const auto timeline = bound_timeline.get();
   const nb::gil_scoped_release release;
-  return runtime->prefill(timeline, span_of(token_ids), wants_logits, sampling, cancel);
+  return runtime->prefill(*timeline, span_of(token_ids), wants_logits, sampling, cancel);
 }
 
 std::vector<std::optional<SampleResult>> decode(const BoundRuntime& bound, const std::vector<BoundTimeline*>& bound_timelines,
                                                 const std::optional<std::vector<std::uint32_t>>& token_ids,
                                                 const std::optional<std::vector<const Sampling*>>& samplings) {
   const auto runtime = bound.get();
+  std::vector<std::shared_ptr<Timeline>> alive;
   std::vector<Timeline*> timelines;
   for (BoundTimeline* timeline : bound_timelines) {
     if (!timeline) throw std::invalid_argument("a step takes timelines, not None");
     runtime_of(bound, *timeline);
-    timelines.push_back(&timeline->get());
+    alive.push_back(timeline->get());
+    timelines.push_back(alive.back().get());
   }
   const std::vector<const Sampling*> rows = samplings.value_or(std::vector<const Sampling*>(timelines.size(), nullptr));
   const nb::gil_scoped_release release;
@@ -193,6 +195,28 @@ std::map<std::string, std::uint64_t> load_report(const BoundRuntime& bound) {
 
 std::map<std::string, std::uint32_t> stats_of(const ProgramStats& stats) {
   return {{"dispatches", stats.dispatches}, {"levels", stats.levels}};
+}
+
+std::map<std::string, std::uint32_t> decode_stats(const BoundRuntime& bound, std::uint32_t context) {
+  const auto runtime = bound.get();
+  const nb::gil_scoped_release release;
+  return stats_of(runtime->decode_stats(context));
+}
+
+std::map<std::string, std::uint32_t> prefill_stats(const BoundRuntime& bound, std::uint32_t rows) {
+  const auto runtime = bound.get();
+  const nb::gil_scoped_release release;
+  return stats_of(runtime->prefill_stats(rows));
+}
+
+std::unique_ptr<BoundTimeline> open_timeline(const BoundRuntime& bound) {
+  const auto runtime = bound.get();
+  Timeline timeline;
+  {
+    const nb::gil_scoped_release release;
+    timeline = runtime->open();
+  }
+  return std::make_unique<BoundTimeline>(bound.handle(), std::move(timeline));
 }
 
 void bind_sampling(nb::module_& m) {
@@ -241,23 +265,32 @@ void bind_runtime(nb::module_& m) {
       .def("is_set", [](const CancelFlag& flag) { return flag.load(); });
 
   nb::class_<BoundTimeline>(m, "Timeline", "One sequence of tokens and its state.")
-      .def_prop_ro("num_tokens", [](BoundTimeline& t) { return t.get().num_tokens; })
+      .def_prop_ro("num_tokens", [](BoundTimeline& t) { return t.get()->num_tokens; })
       .def_prop_ro("logits", &logits_view, nb::rv_policy::automatic, nb::for_getter(nb::sig("def logits(self) -> numpy.typing.NDArray[numpy.float32]")),
                    "float32 [vocab_size], read-only and without a copy: valid until the timeline's next step.")
-      .def("reset", [](BoundTimeline& t) { t.runtime()->reset(t.get()); }, nb::call_guard<nb::gil_scoped_release>())
+      .def("reset",
+           [](BoundTimeline& t) {
+             const auto runtime = t.runtime();
+             const auto timeline = t.get();
+             const nb::gil_scoped_release release;
+             runtime->reset(*timeline);
+           })
       .def(
           "set_token_counts",
           [](BoundTimeline& t, const std::vector<std::uint32_t>& prompt_ids, const std::vector<std::uint32_t>& output_ids) {
             const auto runtime = t.runtime();
+            const auto timeline = t.get();
             const nb::gil_scoped_release release;
-            runtime->set_token_counts(t.get(), prompt_ids, output_ids);
+            runtime->set_token_counts(*timeline, prompt_ids, output_ids);
           },
           "prompt_ids"_a, "output_ids"_a, "Tokens that the penalties count; drawn tokens are added by the device.")
       .def(
           "set_token_mask",
           [](BoundTimeline& t, const std::optional<Words>& mask) {
             const auto runtime = t.runtime();
-            runtime->set_token_mask(t.get(), mask ? std::optional(span_of(*mask)) : std::nullopt);
+            const auto timeline = t.get();
+            const nb::gil_scoped_release release;
+            runtime->set_token_mask(*timeline, mask ? std::optional(span_of(*mask)) : std::nullopt);
           },
           "mask"_a = nb::none(), nb::sig("def set_token_mask(self, mask: numpy.typing.NDArray[numpy.uint32] | None = None) -> None"),
           "uint32 [ceil(vocab_size / 32)]: bit v % 32 of word v // 32 says that token v may be drawn; None: all.")
@@ -274,8 +307,8 @@ void bind_runtime(nb::module_& m) {
            "folder"_a, "config"_a, nb::kw_only(), "device"_a = "auto", "dtype"_a = "auto", "max_context"_a = nb::none(),
            "model_context"_a = 0, "memory_limit"_a,
            "threads"_a = 0, "debug"_a = "", "progress"_a = nb::none())
-      .def_prop_ro("device", [](const BoundRuntime& r) { return std::string(r.get()->device().name()); })
-      .def_prop_ro("device_description", [](const BoundRuntime& r) { return r.get()->device().description(); })
+      .def_prop_ro("device", [](const BoundRuntime& r) { return r.get()->device_name(); })
+      .def_prop_ro("device_description", [](const BoundRuntime& r) { return r.get()->device_description(); })
       .def_prop_ro("dtype", [](const BoundRuntime& r) { return r.get()->dtype(); })
       .def_prop_ro("max_context", [](const BoundRuntime& r) { return r.get()->memory().max_context; })
       .def_prop_ro("max_timelines", [](const BoundRuntime& r) { return r.get()->memory().num_timelines; })
@@ -283,14 +316,9 @@ void bind_runtime(nb::module_& m) {
       .def_prop_ro("max_step_rows", [](const BoundRuntime&) { return kMaxStepRows; })
       .def_prop_ro("memory_bytes", &memory_bytes, "Planned bytes: weights, activations, state (slots), kv (pages).")
       .def_prop_ro("load_report", &load_report)
-      .def("decode_stats", [](const BoundRuntime& r, std::uint32_t context) { return stats_of(r.get()->decode_stats(context)); },
-           "context"_a, "Dispatches and levels of one decoded token.")
-      .def("prefill_stats", [](const BoundRuntime& r, std::uint32_t rows) { return stats_of(r.get()->prefill_stats(rows)); }, "rows"_a,
-           "Dispatches and levels of one prefill chunk.")
-      .def("timeline", [](const BoundRuntime& r) {
-        r.get();  // throws when closed
-        return std::make_unique<BoundTimeline>(r.handle());
-      })
+      .def("decode_stats", &decode_stats, "context"_a, "Dispatches and levels of one decoded token.")
+      .def("prefill_stats", &prefill_stats, "rows"_a, "Dispatches and levels of one prefill chunk.")
+      .def("timeline", &open_timeline)
       .def("prefill", &prefill, "timeline"_a, "token_ids"_a, nb::kw_only(), "wants_logits"_a, "sampling"_a.none() = nb::none(),
            "cancel"_a.none() = nb::none(),
            nb::sig("def prefill(self, timeline: Timeline, token_ids: numpy.typing.NDArray[numpy.uint32], *, wants_logits: bool, "

@@ -41,6 +41,7 @@ Checkpoint::Checkpoint(const std::string& folder) : folder_(folder) {
     open_all();
   if (std::string mtp = folder + "/mtp.safetensors"; exists(mtp)) mtp_path_ = std::move(mtp);
   refuse_hugging_face_layout();
+  skip("vision_tower.");  // kept by some converters; this engine reads text
 }
 
 void Checkpoint::open_indexed(const std::string& index_path) {

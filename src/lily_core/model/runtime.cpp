@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numbers>
 #include <set>
 #include <stdexcept>
@@ -20,10 +19,10 @@ constexpr std::size_t kMaxPrograms = 24;
 std::uint32_t pages_for(std::uint64_t tokens) { return static_cast<std::uint32_t>((tokens + LILY_PAGE_TOKENS - 1) / LILY_PAGE_TOKENS); }
 
 // Positions of the step program's attention: 256, 512, 1024, …
-std::uint32_t bucket_for(std::uint32_t context) {
-  std::uint32_t bucket = LILY_PAGE_TOKENS;
+std::uint32_t bucket_for(std::uint64_t context) {
+  std::uint64_t bucket = LILY_PAGE_TOKENS;
   while (bucket < context) bucket *= 2;
-  return bucket;
+  return static_cast<std::uint32_t>(bucket);
 }
 
 Tensor upload(Device& device, const char* name, const void* data, std::uint64_t length) {
@@ -67,12 +66,13 @@ Runtime::Recorded& Runtime::ProgramCache::get(const Key& key, const std::functio
 Runtime::Runtime(const std::string& folder, const ModelConfig& config, const RuntimeOptions& options, const LoadProgress& progress)
     : config_(config), checkpoint_(folder) {
   if (options.dtype != "auto" && options.dtype != dtype())
-    throw std::invalid_argument("dtype \"" + options.dtype + "\" is not available on the " + options.device +
-                                " device; use \"float32\" or \"auto\"");
-  plan_ = plan_memory(options);
+    throw std::invalid_argument("dtype \"" + options.dtype + "\" is not available; use \"" + dtype() + "\" or \"auto\"");
+  // Before loading, by the bytes of the files; then, since some tensors are widened, by what the weights really take.
+  plan_ = plan_memory(options, checkpoint_.remaining_bytes());
   config_.max_pages = pages_for(plan_.max_context);
   device_ = make_device(options.device == "auto" ? "cpu" : options.device, config_, options.device_options);
   weights_ = load_weights(checkpoint_, config_, *device_, progress);
+  plan_ = plan_memory(options, weights_.mapped_bytes + weights_.copied_bytes);
   state_ = std::make_unique<State>(*device_, config_, plan_.num_timelines, 2 * plan_.num_timelines + 1, plan_.num_pages);
   activations_ = std::make_unique<Activations>(*device_, config_, plan_.num_timelines);
   io_ = std::make_unique<StepIo>(*device_, config_, plan_.num_timelines);
@@ -81,9 +81,9 @@ Runtime::Runtime(const std::string& folder, const ModelConfig& config, const Run
   has_mask_.resize(plan_.num_timelines);
 }
 
-MemoryPlan Runtime::plan_memory(const RuntimeOptions& options) const {
+MemoryPlan Runtime::plan_memory(const RuntimeOptions& options, std::uint64_t weights_bytes) const {
   MemoryPlan plan;
-  plan.weights_bytes = checkpoint_.remaining_bytes();
+  plan.weights_bytes = weights_bytes;
   plan.activations_bytes = activation_bytes(config_);
   const std::uint64_t model_context = options.model_context ? options.model_context : kDefaultContext;
   const std::uint64_t page = page_bytes(config_), timeline = 2 * slot_bytes(config_) + step_io_bytes_per_timeline(config_);
@@ -129,11 +129,15 @@ Runtime::Recorded& Runtime::prefill_recorded(std::uint32_t rows, bool wants_logi
 }
 
 ProgramStats Runtime::decode_stats(std::uint32_t context) {
+  if (context == 0 || context > plan_.max_context)
+    throw std::invalid_argument("context " + std::to_string(context) + " is outside of 1 to " + std::to_string(plan_.max_context));
   const auto turn = take_turn();
   return decode_recorded(1, context).stats;
 }
 
 ProgramStats Runtime::prefill_stats(std::uint32_t rows) {
+  if (rows == 0 || rows > kMaxChunkTokens)
+    throw std::invalid_argument("a prefill chunk has 1 to " + std::to_string(kMaxChunkTokens) + " tokens, not " + std::to_string(rows));
   const auto turn = take_turn();
   return prefill_recorded(rows, true).stats;
 }
@@ -145,7 +149,7 @@ Timeline Runtime::open() {
   return timeline;
 }
 
-void Runtime::close(Timeline timeline) {
+void Runtime::close(std::shared_ptr<Timeline> timeline) {
   const std::lock_guard lock(closing_mutex_);
   closing_.push_back(std::move(timeline));
 }
@@ -153,13 +157,18 @@ void Runtime::close(Timeline timeline) {
 std::unique_lock<std::mutex> Runtime::take_turn() {
   std::unique_lock turn(mutex_);
   const std::lock_guard lock(closing_mutex_);
-  for (Timeline& timeline : closing_) state_->close(timeline);
+  for (const auto& timeline : closing_) state_->close(*timeline);
   closing_.clear();
   return turn;
 }
 
+void Runtime::check_open(const Timeline& timeline) {
+  if (timeline.closed) throw std::logic_error("the timeline was closed during the call");
+}
+
 void Runtime::reset(Timeline& timeline) {
   const auto turn = take_turn();
+  check_open(timeline);
   state_->reset(timeline);
 }
 
@@ -224,6 +233,7 @@ std::optional<SampleResult> Runtime::result_of(const Timeline& timeline, const S
 std::optional<SampleResult> Runtime::prefill(Timeline& timeline, std::span<const std::uint32_t> token_ids, bool wants_logits,
                                              const Sampling* sampling, const CancelFlag* cancel) {
   const auto turn = take_turn();
+  check_open(timeline);
   const auto count = static_cast<std::uint32_t>(token_ids.size());
   if (token_ids.empty() || token_ids.size() > kMaxChunkTokens)
     throw std::invalid_argument("a prefill chunk has 1 to " + std::to_string(kMaxChunkTokens) + " tokens, not " +
@@ -235,11 +245,12 @@ std::optional<SampleResult> Runtime::prefill(Timeline& timeline, std::span<const
   write_step_row(0, timeline, timeline.num_tokens, false, nullptr);
   write_step_row(1, timeline, timeline.num_tokens + count - 1, wants_logits, sampling);
   std::ranges::copy(token_ids, io_->chunk.rows().begin());
-  timeline.has_token = false;
+  timeline.has_token = timeline.has_logits = false;
   run(prefill_recorded(count, wants_logits), cancel);
   const std::optional<SampleResult> result = result_of(timeline, sampling);
   timeline.advance(count);
   timeline.has_token = result.has_value();
+  timeline.has_logits = wants_logits;
   return result;
 }
 
@@ -254,6 +265,7 @@ std::vector<std::optional<SampleResult>> Runtime::decode(std::span<Timeline* con
     throw std::invalid_argument("timelines, token ids and samplings of a step differ in number");
   if (std::set<Timeline*>(timelines.begin(), timelines.end()).size() != rows)
     throw std::invalid_argument("a step takes each timeline once");
+  for (const Timeline* timeline : timelines) check_open(*timeline);
   if (token_ids) check_token_ids(*token_ids);
   if (!token_ids && !std::ranges::all_of(timelines, &Timeline::has_token))
     throw std::invalid_argument("a step without token ids continues drawn tokens, but a timeline's last step drew none");
@@ -268,13 +280,14 @@ std::vector<std::optional<SampleResult>> Runtime::decode(std::span<Timeline* con
     write_step_row(row, *timelines[row], timelines[row]->num_tokens, true, samplings[row]);
     if (token_ids) io_->tokens[timelines[row]->row] = (*token_ids)[row];
   }
-  for (Timeline* timeline : timelines) timeline->has_token = false;
+  for (Timeline* timeline : timelines) timeline->has_token = timeline->has_logits = false;
   run(decode_recorded(rows, context), nullptr);
   std::vector<std::optional<SampleResult>> results;
   for (std::uint32_t row = 0; row < rows; ++row) results.push_back(result_of(*timelines[row], samplings[row]));
   for (std::uint32_t row = 0; row < rows; ++row) {
     timelines[row]->advance(1);
     timelines[row]->has_token = results[row].has_value();
+    timelines[row]->has_logits = true;
   }
   return results;
 }
@@ -282,6 +295,7 @@ std::vector<std::optional<SampleResult>> Runtime::decode(std::span<Timeline* con
 void Runtime::set_token_counts(const Timeline& timeline, std::span<const std::uint32_t> prompt_ids,
                                std::span<const std::uint32_t> output_ids) {
   const auto turn = take_turn();
+  check_open(timeline);
   check_token_ids(prompt_ids);
   check_token_ids(output_ids);
   const auto counts = io_->counts.rows().subspan(std::size_t{timeline.row} * config_.vocab_size, config_.vocab_size);
@@ -292,6 +306,7 @@ void Runtime::set_token_counts(const Timeline& timeline, std::span<const std::ui
 
 void Runtime::set_token_mask(Timeline& timeline, std::optional<std::span<const std::uint32_t>> words) {
   const auto turn = take_turn();
+  check_open(timeline);
   has_mask_[timeline.row] = words.has_value();
   if (!words) return;
   const std::size_t row_words = (config_.vocab_size + 31) / 32;
@@ -301,6 +316,7 @@ void Runtime::set_token_mask(Timeline& timeline, std::optional<std::span<const s
 }
 
 const float* Runtime::logits(const Timeline& timeline) const {
+  if (!timeline.has_logits) throw std::logic_error("there are no logits: the timeline's last call failed or did not compute them");
   return static_cast<const float*>(activations_->logits->contents()) + std::size_t{timeline.row} * config_.vocab_size;
 }
 

@@ -1,11 +1,10 @@
-// A loaded model that runs: timelines, prefill and decode. The boundary of the C++ side; no device type leaves it, policy is Python's.
+// A loaded model that runs: timelines, prefill and decode. The boundary of the C++ side; policy is Python's.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <list>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -63,7 +62,8 @@ class Runtime {
   Runtime(const std::string& folder, const ModelConfig& config, const RuntimeOptions& options, const LoadProgress& progress);
 
   const ModelConfig& config() const { return config_; }
-  Device& device() { return *device_; }
+  std::string device_name() const { return std::string(device_->name()); }
+  std::string device_description() const { return device_->description(); }
   std::string dtype() const { return "float32"; }  // of matrix products and of activations between kernels
   const MemoryPlan& memory() const { return plan_; }
   const Weights& weights() const { return weights_; }
@@ -71,16 +71,17 @@ class Runtime {
 
   Timeline open();
   // Gives the timeline's memory back, at the latest when the next call starts: never waits for a running one.
-  void close(Timeline timeline);
+  void close(std::shared_ptr<Timeline> timeline);
   void reset(Timeline& timeline);
 
   // Extends the timeline by one chunk of 1 to kMaxChunkTokens tokens. With `wants_logits` the logits after the last one are
   // computed, and with `sampling` the next token is drawn. Throws std::invalid_argument for wrong lengths or token ids,
-  // MemoryLimitError, DeviceError or CancelledError; then the timeline is as before.
+  // MemoryLimitError, DeviceError or CancelledError; then the timeline holds the tokens that it held before, but logits and a
+  // drawn token only where nothing ran.
   std::optional<SampleResult> prefill(Timeline& timeline, std::span<const std::uint32_t> token_ids, bool wants_logits,
                                       const Sampling* sampling, const CancelFlag* cancel);
   // Appends one token to each timeline, computes its logits and, where `samplings` says how, draws the next one. Without token ids
-  // each timeline continues with the token drawn last. Errors as above; then every timeline is as before.
+  // each timeline continues with the token drawn last. Errors as above, and then the same of every timeline.
   std::vector<std::optional<SampleResult>> decode(std::span<Timeline* const> timelines,
                                                   std::optional<std::span<const std::uint32_t>> token_ids,
                                                   std::span<const Sampling* const> samplings);
@@ -89,10 +90,10 @@ class Runtime {
   void set_token_counts(const Timeline& timeline, std::span<const std::uint32_t> prompt_ids, std::span<const std::uint32_t> output_ids);
   void set_token_mask(Timeline& timeline, std::optional<std::span<const std::uint32_t>> words);
 
-  // Logits after the timeline's last token, [V] f32; overwritten by its next step.
+  // Logits after the timeline's last token, [V] f32; overwritten by its next step. Throws std::logic_error when there are none.
   const float* logits(const Timeline& timeline) const;
 
-  // Dispatches and levels of the step program of one row at a context, and of the prefill program of a full chunk.
+  // Dispatches and levels of the step program of one row at a context, and of the prefill program of a chunk.
   ProgramStats decode_stats(std::uint32_t context);
   ProgramStats prefill_stats(std::uint32_t rows);
 
@@ -111,12 +112,13 @@ class Runtime {
     std::list<std::pair<Key, Recorded>> entries_;
   };
 
-  MemoryPlan plan_memory(const RuntimeOptions& options) const;
+  MemoryPlan plan_memory(const RuntimeOptions& options, std::uint64_t weights_bytes) const;
   Recorded& decode_recorded(std::uint32_t rows, std::uint32_t context);
   Recorded& prefill_recorded(std::uint32_t rows, bool wants_logits);
   Model model() { return {config_, weights_, *state_, *activations_, *io_, rope_, expert_slot_}; }
 
   std::unique_lock<std::mutex> take_turn();  // and close what was given to close() meanwhile
+  static void check_open(const Timeline& timeline);
   void check_room(const Timeline& timeline, std::uint32_t num_tokens) const;
   void check_token_ids(std::span<const std::uint32_t> token_ids) const;
   void write_step_row(std::uint32_t row, const Timeline& timeline, std::uint32_t position, bool wants_logits, const Sampling* sampling);
@@ -125,7 +127,7 @@ class Runtime {
 
   std::mutex mutex_;
   std::mutex closing_mutex_;
-  std::vector<Timeline> closing_;
+  std::vector<std::shared_ptr<Timeline>> closing_;
   ModelConfig config_;
   Checkpoint checkpoint_;  // outlives the weights, which may be mapped
   MemoryPlan plan_;

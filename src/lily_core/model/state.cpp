@@ -62,13 +62,14 @@ void State::close(Timeline& timeline) {
   reset(timeline);
   for (const std::uint32_t slot : timeline.slots) slots_.give_back(slot);
   rows_.give_back(timeline.row);
+  timeline.closed = true;
 }
 
 void State::reset(Timeline& timeline) {
   for (const std::uint32_t page : timeline.pages) pages_.give_back(page);
   timeline.pages.clear();
   timeline.num_tokens = 0;
-  timeline.has_token = false;
+  timeline.has_token = timeline.has_logits = false;
 }
 
 void State::reserve(Timeline& timeline, std::uint32_t num_tokens) {

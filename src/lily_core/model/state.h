@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "device/device.h"
@@ -35,7 +34,9 @@ struct Timeline {
   std::array<std::uint32_t, 2> slots{};  // written in turn
   std::uint32_t newest = 0;              // index of the slot that holds the state after num_tokens, if there are any
   std::vector<std::uint32_t> pages;
-  bool has_token = false;  // the last step drew one, which waits in its row of `tokens`
+  bool has_token = false;   // the last step drew one, which waits in its row of `tokens`
+  bool has_logits = false;  // the last step computed them
+  bool closed = false;      // its row, slots and pages are given back
 
   std::uint32_t slot_in() const { return num_tokens ? slots[newest] : kZeroSlot; }
   std::uint32_t slot_out() const { return slots[1 - newest]; }

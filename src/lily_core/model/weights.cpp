@@ -59,7 +59,6 @@ class Loader {
     const std::string root = wrapped ? "language_model.model." : "model.";
     const std::string head = wrapped ? "language_model.lm_head" : "lm_head";
     const std::uint32_t hidden = config_.hidden_size, vocab = config_.vocab_size;
-    checkpoint_.skip("vision_tower.");
     total_bytes_ = checkpoint_.remaining_bytes();
     report_progress();
 

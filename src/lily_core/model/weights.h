@@ -59,7 +59,7 @@ struct Weights {
 // Called from the loading thread; what it throws ends the load.
 using LoadProgress = std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)>;
 
-// Takes every tensor of the model, checked against `config`, and skips the vision tower. `checkpoint` must outlive the weights.
+// Takes every tensor of the model, checked against `config`. `checkpoint` must outlive the weights.
 // Throws CheckpointError naming the tensor or module at fault.
 Weights load_weights(Checkpoint& checkpoint, const ModelConfig& config, Device& device, const LoadProgress& progress);
 
