@@ -24,8 +24,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.python-ready:
-	@PATH="$(SYSTEM_PATH)" ./tools/find_python.sh >$@.path
-	"$$(cat $@.path)" -m venv --clear $(VENV)
+	@python=$$(PATH="$(SYSTEM_PATH)" ./tools/find_python.sh) && echo "$(VENV) with $$python" && "$$python" -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	@touch $@
 
