@@ -1,0 +1,59 @@
+"""Synthetic checkpoints: the rebuilt configurations of the published models, cut down, load and agree with the reference."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lily import _core
+from lily.config import load_config
+from tests.oracles.forward import forward
+from tools.make_synthetic import Model, make_synthetic
+
+CONFIGS = sorted((Path(__file__).parent / "configs").glob("*.json"))
+SMALL = {
+    **{"hidden_size": 128, "num_hidden_layers": 4, "vocab_size": 1000, "num_experts": 16, "num_experts_per_tok": 3},
+    **{"moe_intermediate_size": 64, "shared_expert_intermediate_size": 128, "linear_num_key_heads": 2},
+    **{"linear_num_value_heads": 4, "num_attention_heads": 4, "num_key_value_heads": 2},
+}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_published_configurations_are_accepted(path, tmp_path):
+    (tmp_path / "config.json").write_bytes(path.read_bytes())
+    config = load_config(tmp_path)
+    assert config.num_experts_per_tok in (8, 10)
+    assert config.max_position_embeddings == 262_144
+
+
+@pytest.mark.parametrize(
+    ("stem", "num_tensors", "num_bytes"),
+    [("qwen3.6-35b-a3b-mlx-4bit", 1757, 19.51e9), ("qwen3-next-80b-a3b-mlx-4bit", 1891, 44.84e9)],
+)
+def test_counts_are_those_of_the_real_files(stem, num_tensors, num_bytes):
+    # docs/design/model.md section 2.2
+    config = json.loads((Path(__file__).parent / "configs" / f"{stem}.json").read_text())
+    tensors = list(Model(config).tensors())
+    assert len(tensors) == num_tensors
+    assert sum(t.nbytes for t in tensors) == pytest.approx(num_bytes, rel=1e-3)
+
+
+@pytest.mark.parametrize("unaligned", [False, True])
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_a_small_one_agrees_with_the_reference(path, unaligned, tmp_path):
+    config = json.loads(path.read_text())
+    config["eos_token_id"] = 999
+    config.get("text_config", config).update(SMALL, eos_token_id=999)
+    folder = make_synthetic(tmp_path, config, layers=4, unaligned=unaligned)
+    runtime = _core.Runtime(
+        str(folder), _core.ModelConfig(**load_config(folder).core_arguments()), memory_limit=1 << 30, max_context=512
+    )
+    report = runtime.load_report
+    assert (report["mapped_bytes"] == 0) == unaligned
+    timeline = runtime.timeline()
+    token_ids = (37 * np.arange(40, dtype=np.uint32) + 11) % 1000
+    runtime.prefill(timeline, token_ids, wants_logits=True)
+    reference = forward(folder, token_ids.tolist())[-1]
+    error = np.sqrt(((timeline.logits - reference) ** 2).mean() / (reference**2).mean())
+    assert error < 1e-5
