@@ -10,6 +10,7 @@ from .errors import (
     ContextLengthError,
     DeviceError,
     EngineClosedError,
+    GrammarError,
     LilyError,
     MemoryLimitError,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "DeviceError",
     "Engine",
     "EngineClosedError",
+    "GrammarError",
     "LilyError",
     "MemoryLimitError",
     "SamplingParams",

@@ -22,6 +22,8 @@ from .chat_template import RenderedPrompt, load_chat_template
 from .config import ModelConfig, load_config
 from .errors import CancelledError, ChatTemplateError
 from .generation import Generation
+from .grammar import Grammar, GrammarCompiler, params_grammar
+from .guide import Guide
 from .hub import find_model
 from .memory import default_limit, format_bytes, parse_bytes
 from .messages import Message, Tool
@@ -32,6 +34,7 @@ from .parse import ReasoningParser
 from .progress import Progress, ProgressOption, ProgressReport, wants_progress
 from .session import Session, check_token_ids, context_length_error, decode_sessions, locked
 from .stream import ChatStream, Stream, fold_chat, fold_completion
+from .thinking import ThinkingBudget, bridge_ids, opens_thinking
 from .tokenizer import Tokenizer
 
 DeviceName = Literal["auto", "metal", "cuda", "cpu"]
@@ -83,6 +86,7 @@ class Engine:
         self._memory_limit = default_limit() if memory_limit is None else parse_bytes(memory_limit)
         self._tokenizer = Tokenizer(folder, self._config.vocab_size)
         self._text_table = self._tokenizer.text_table()
+        self._grammars = GrammarCompiler(self._tokenizer)
         self._chat_template = load_chat_template(folder, self._tokenizer, chat_template)
         self._running: list[_core.Timeline] = []  # of generations; used by the owner thread only
         self._owner = Owner(f"lily-engine-{next(_numbers)}")
@@ -325,16 +329,31 @@ class Engine:
             raise context_length_error(len(prompt), max_tokens, self._max_context)
         check_token_ids([*params.stop_token_ids, *(params.logit_bias or ())], self._config.vocab_size)
         own = () if params.ignore_eos else self._config.stop_token_ids
+        stop_token_ids = frozenset(own) | frozenset(params.stop_token_ids)
         return Generation(
             prompt_token_ids=prompt,
             sampling=resolve(params, self._config.sampling_defaults),
             max_tokens=max_tokens,
             seed=secrets.randbelow(MAX_SEED + 1) if params.seed is None else params.seed,
-            stop_token_ids=frozenset(own) | frozenset(params.stop_token_ids),
+            stop_token_ids=stop_token_ids,
             id_to_bytes=self._text_table,
             token_bytes=self._tokenizer.id_to_bytes,
             submitted=perf_counter(),
+            guide=self._guide(prompt.tolist(), params, stop_token_ids),
         )
+
+    def _guide(self, prompt: Sequence[int], params: SamplingParams, stop_token_ids: frozenset[int]) -> Guide | None:
+        grammar = params_grammar(params)
+        if grammar is None and params.thinking_token_budget is None:
+            return None
+        inside = opens_thinking(prompt, self._tokenizer)
+        matcher = budget = None
+        if grammar is not None:
+            matcher = self._grammars.matcher(grammar.after_thinking() if inside else grammar, stop_token_ids)
+        if params.thinking_token_budget is not None:
+            bridge = bridge_ids(self._tokenizer)
+            budget = ThinkingBudget(params.thinking_token_budget, bridge, self._text_table, inside=inside)
+        return Guide(self._config.vocab_size, grammar=matcher, budget=budget)
 
     def _stream(self, plan: Generation) -> Stream:
         runtime, running = self._runtime, self._running

@@ -65,6 +65,17 @@ class ChatTemplateError(LilyError, ValueError):
         self.role = role
 
 
+class GrammarError(LilyError, ValueError):
+    """A grammar or JSON schema is malformed, or asks for something that cannot be enforced.
+
+    schema_path: JSON pointer of the part of the schema that is refused, such as `#/properties/age`; None for the rest.
+    """
+
+    def __init__(self, message: str, *, schema_path: str | None = None) -> None:
+        super().__init__(message)
+        self.schema_path = schema_path
+
+
 class CancelledError(LilyError):
     """The request was cancelled by its owner. `usage` counts the work done so far."""
 

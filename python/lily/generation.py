@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from . import _core
 from .detokenizer import Detokenizer
 from .errors import CancelledError, MemoryLimitError
+from .guide import Guide
 from .outputs import Chunk, FinishReason, Timing, TokenLogprob, Usage
 from .owner import Request, Steps
 from .params import ResolvedSampling
@@ -54,6 +55,7 @@ class Generation:
 
     max_tokens: at least 1 and within the context. stop_token_ids: all that end this request.
     id_to_bytes: bytes that each token adds to the text; empty for special tokens.
+    guide: which tokens may be drawn; None if nothing but the sampling options decides.
     """
 
     prompt_token_ids: NDArray[np.uint32]
@@ -64,6 +66,7 @@ class Generation:
     id_to_bytes: Sequence[bytes]
     token_bytes: Sequence[bytes]
     submitted: float
+    guide: Guide | None = None
 
     def steps(
         self, request: Request[Chunk | Progress, None], runtime: _core.Runtime, running: list[_core.Timeline]
@@ -87,7 +90,8 @@ class Generation:
             if self.sampling.has_penalties:
                 timeline.set_token_counts(self.prompt_token_ids.tolist(), [])
             given = self.sampling.given
-            early, normal = self._native_sampling()
+            early, normal, forced = self._native_sampling()
+            guide = self.guide
             text = Detokenizer(
                 self.id_to_bytes, tuple(given.stop), include_stop_str_in_output=given.include_stop_str_in_output
             )
@@ -96,12 +100,16 @@ class Generation:
                 runtime,
                 timeline,
                 self.prompt_token_ids,
-                early if given.min_tokens else normal,
+                self._guided(timeline, forced) or (early if given.min_tokens else normal),
             )
             first_token = perf_counter()
             while drawn is not None:
                 num_tokens += 1
                 piece, finish_reason, stop_reason = self._read(text, drawn.token_id, num_tokens)
+                if guide is not None and finish_reason != "stop":
+                    guide.push(drawn.token_id)
+                    if guide.finished:
+                        piece, finish_reason = piece + ("" if finish_reason else text.flush()), "stop"
                 logprob = self._logprob(drawn) if given.logprobs is not None else None
                 if finish_reason is not None:
                     yield Chunk(
@@ -115,7 +123,7 @@ class Generation:
                     )
                     return
                 yield Chunk(text=piece, token_id=drawn.token_id, logprob=logprob)
-                sampling = early if num_tokens < given.min_tokens else normal
+                sampling = self._guided(timeline, forced) or (early if num_tokens < given.min_tokens else normal)
                 (drawn,) = runtime.decode([timeline], None, sampling=[sampling])
         except CancelledError as error:
             error.usage = self._usage(num_tokens)
@@ -124,8 +132,15 @@ class Generation:
             running.remove(timeline)
             timeline.close()
 
-    def _native_sampling(self) -> tuple[_core.Sampling, _core.Sampling]:
-        """The options before and after min_tokens: before, no stop id can be drawn."""
+    def _guided(self, timeline: _core.Timeline, forced: _core.Sampling) -> _core.Sampling | None:
+        """Give the device the mask for the next token; returns `forced` if it leaves only one."""
+        if self.guide is None:
+            return None
+        timeline.set_token_mask(self.guide.mask())
+        return None if self.guide.forced_token is None else forced
+
+    def _native_sampling(self) -> tuple[_core.Sampling, _core.Sampling, _core.Sampling]:
+        """The options before min_tokens, where no stop id can be drawn, after it, and for a token that is forced."""
         bias = dict(self.sampling.given.logit_bias or {})
         forbidden = bias | dict.fromkeys(self.stop_token_ids, -math.inf)
 
@@ -143,7 +158,7 @@ class Generation:
                 bias=sorted(bias.items()),
             )
 
-        return native(forbidden), native(bias)
+        return native(forbidden), native(bias), native({})
 
     def _read(
         self, text: Detokenizer, token_id: int, num_tokens: int

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final, TypedDict
 
+from .errors import GrammarError
+
 MAX_LOGPROBS: Final = 20
 MAX_TOP_K: Final = 2**31 - 1
+# The device's table of a request has room for 1024 entries; min_tokens and tool_choice write theirs into it too.
+MAX_LOGIT_BIAS: Final = 900
+MAX_STOP_TOKEN_IDS: Final = 100
 MAX_SEED: Final = 2**64 - 1
 
 # Other tools' words for the same thing; never accepted, only explained.
@@ -45,6 +51,12 @@ class SamplingOverrides(TypedDict, total=False):
     ignore_eos: bool
     include_stop_str_in_output: bool
     logprobs: int | None
+    prompt_logprobs: int | None
+    thinking_token_budget: int | None
+    json_schema: Mapping[str, object] | str | type | None
+    regex: str | None
+    choice: Sequence[str] | None
+    grammar: str | None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -59,7 +71,12 @@ class SamplingParams:
     max_tokens: None is the rest of the context. min_tokens: before, no stop id is drawn and no stop string looked for.
     stop: strings that end the text, found across token borders; not part of the text unless include_stop_str_in_output.
     stop_token_ids: further ids that end the completion. ignore_eos: the checkpoint's own stop ids do not.
-    logprobs: None, 0 (the chosen token only) or up to 20 alternatives per token.
+    logprobs: None, 0 (the chosen token only) or up to 20 alternatives per token. prompt_logprobs: the same for the
+    tokens of the prompt, which is then computed token by token.
+    thinking_token_budget: tokens of a think block, after which it is closed with a short sentence.
+    json_schema (a dict, JSON text or a pydantic class), regex, choice (a list of texts), grammar (Lark text): what the
+    answer must be, from its first token or after the think block; one of them. Needs `pip install "lily[grammar]"`.
+    json_schema becomes JSON text.
 
     Raises TypeError for an unknown name or a wrong type, ValueError for a value out of range.
 
@@ -83,6 +100,12 @@ class SamplingParams:
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    thinking_token_budget: int | None = None
+    json_schema: Mapping[str, object] | str | type | None = None
+    regex: str | None = None
+    choice: Sequence[str] | None = None
+    grammar: str | None = None
 
     def __new__(cls, *args: object, **kwargs: object) -> SamplingParams:
         _check_names(kwargs)
@@ -100,6 +123,10 @@ class SamplingParams:
         _check_integer("max_tokens", self.max_tokens, low=1)
         _check_integer("min_tokens", self.min_tokens, low=0, optional=False)
         _check_integer("logprobs", self.logprobs, low=0, high=MAX_LOGPROBS)
+        _check_integer("prompt_logprobs", self.prompt_logprobs, low=0, high=MAX_LOGPROBS)
+        _check_integer("thinking_token_budget", self.thinking_token_budget, low=0)
+        _check_text("regex", self.regex)
+        _check_text("grammar", self.grammar)
         _check_bool("ignore_eos", self.ignore_eos)
         _check_bool("include_stop_str_in_output", self.include_stop_str_in_output)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
@@ -108,6 +135,13 @@ class SamplingParams:
         object.__setattr__(self, "stop_token_ids", _stop_ids(self.stop_token_ids))
         if self.logit_bias is not None:
             object.__setattr__(self, "logit_bias", _bias(self.logit_bias))
+        if self.json_schema is not None:
+            object.__setattr__(self, "json_schema", json_schema_text(self.json_schema))
+        if self.choice is not None:
+            object.__setattr__(self, "choice", _choices(self.choice))
+        forms = [name for name in ("json_schema", "regex", "choice", "grammar") if getattr(self, name) is not None]
+        if len(forms) > 1:
+            raise ValueError(f"{' and '.join(forms)} are given; an answer can follow only one of them")
 
     def __repr__(self) -> str:
         given = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if getattr(self, f.name) != f.default]
@@ -210,12 +244,18 @@ def _stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
 
 def _stop_ids(stop_token_ids: Sequence[int]) -> tuple[int, ...]:
     ids = tuple(stop_token_ids)
+    if len(ids) > MAX_STOP_TOKEN_IDS:
+        raise ValueError(f"stop_token_ids has {len(ids)} ids; at most {MAX_STOP_TOKEN_IDS} are supported")
     for token_id in ids:
         _check_integer("each of stop_token_ids", token_id, low=0, optional=False)
     return ids
 
 
 def _bias(logit_bias: Mapping[int, float]) -> dict[int, float]:
+    if not isinstance(logit_bias, Mapping):
+        raise TypeError(f"logit_bias must map token ids to numbers, not be a {type(logit_bias).__name__}")
+    if len(logit_bias) > MAX_LOGIT_BIAS:
+        raise ValueError(f"logit_bias has {len(logit_bias)} entries; at most {MAX_LOGIT_BIAS} are supported")
     for token_id, bias in logit_bias.items():
         _check_integer("each token id of logit_bias", token_id, low=0, optional=False)
         if isinstance(bias, bool) or not isinstance(bias, (int, float)):
@@ -223,3 +263,42 @@ def _bias(logit_bias: Mapping[int, float]) -> dict[int, float]:
         if math.isnan(bias) or bias == math.inf:
             raise ValueError(f"logit_bias of token {token_id} is {bias}; it must be finite or -inf")
     return {token_id: float(bias) for token_id, bias in logit_bias.items()}
+
+
+def json_schema_text(schema: object) -> str:
+    """JSON text of a schema given as a dict, as text or as a pydantic class.
+
+    Raises GrammarError for what is not JSON or no schema, TypeError for another type.
+    """
+    to_schema = getattr(schema, "model_json_schema", None)
+    if isinstance(schema, type) and callable(to_schema):
+        schema = to_schema()
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except ValueError as error:
+            raise GrammarError(f"json_schema is not JSON: {error}") from None
+        if not isinstance(schema, dict):
+            raise GrammarError(f"json_schema must hold an object, not a {type(schema).__name__}", schema_path="#")
+    elif not isinstance(schema, Mapping):
+        raise TypeError(f"json_schema must be a dict, JSON text or a pydantic class, not {schema!r}")
+    try:
+        return json.dumps(dict(schema), allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise GrammarError(f"json_schema cannot be written as JSON: {error}") from None
+
+
+def _check_text(name: str, value: str | None) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a string, not {type(value).__name__}")
+    if not value:
+        raise ValueError(f"{name} is empty")
+
+
+def _choices(choice: Sequence[str]) -> tuple[str, ...]:
+    texts = () if isinstance(choice, str) else tuple(choice)
+    if not texts or not all(isinstance(text, str) and text for text in texts):
+        raise ValueError(f"choice must be a list of one or more texts that are not empty, not {choice!r}")
+    return texts

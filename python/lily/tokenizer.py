@@ -19,7 +19,7 @@ class Tokenizer:
     """Byte-level BPE of one checkpoint.
 
     vocab_size: ids of the model, 0 .. vocab_size - 1; the last ones may have no token (padding of the embedding table).
-    id_to_bytes: bytes of each id; U+FFFD for ids without a token.
+    id_to_bytes: bytes of each id; U+FFFD for ids without a token. known_ids: those with one.
     added_tokens: text of each added token (`<|im_end|>`, `<think>`, ..) to its id.
     special_ids: the added tokens marked special; generated text leaves them out.
     """
@@ -59,7 +59,9 @@ class Tokenizer:
             self._plain.normalizer = full.normalizer
         if full.pre_tokenizer is not None:
             self._plain.pre_tokenizer = full.pre_tokenizer
-        self.id_to_bytes = _id_to_bytes(path, self._plain.get_vocab(), self.added_tokens, vocab_size)
+        vocab = self._plain.get_vocab()
+        self.id_to_bytes = _id_to_bytes(path, vocab, self.added_tokens, vocab_size)
+        self.known_ids = frozenset(vocab.values()) | frozenset(self.added_tokens.values())
 
     def encode(self, text: str, *, allow_special: bool = False, guard: str = "") -> list[int]:
         """Token ids of `text`. Added tokens in it are plain text, unless allow_special makes them control tokens.

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from lily import SamplingParams
+from lily import GrammarError, SamplingParams
 from lily.params import SamplingOverrides, resolve
 
 DEFAULTS = {"temperature": 0.6, "top_k": 20, "top_p": 0.95}
@@ -32,12 +32,6 @@ def test_unknown_names_suggest_the_right_one(name: str, right: str) -> None:
         SamplingParams(**{name: 1})
     with pytest.raises(TypeError, match=f"did you mean {right!r}"):
         SamplingParams().merged({name: 1})  # type: ignore[misc]
-
-
-def test_names_of_later_deliveries_do_not_exist() -> None:
-    for name in ("prompt_logprobs", "thinking_token_budget", "json_schema", "regex", "choice", "grammar"):
-        with pytest.raises(TypeError, match=name):
-            SamplingParams(**{name: None})
 
 
 @pytest.mark.parametrize(
@@ -122,3 +116,29 @@ def test_merging_replaces_only_what_is_named() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         params.seed = 1  # type: ignore[misc]
     assert pickle.loads(pickle.dumps(params)) == params
+
+
+def test_structured_output_is_checked_when_it_is_given() -> None:
+    assert SamplingParams(json_schema={"type": "null"}).json_schema == '{"type": "null"}'
+    assert SamplingParams(json_schema=' {"type":"null"}').json_schema == '{"type": "null"}'
+    assert SamplingParams(choice=["a", "b"]).choice == ("a", "b")
+    for options, error, match in (
+        ({"json_schema": "{"}, GrammarError, "not JSON"),
+        ({"json_schema": "[]"}, GrammarError, "must hold an object"),
+        ({"json_schema": {"const": float("nan")}}, GrammarError, "written as JSON"),
+        ({"json_schema": 5}, TypeError, "pydantic"),
+        ({"json_schema": int}, TypeError, "pydantic"),
+        ({"regex": ""}, ValueError, "regex is empty"),
+        ({"grammar": b"x"}, TypeError, "grammar must be a string"),
+        ({"choice": []}, ValueError, "one or more"),
+        ({"choice": "ab"}, ValueError, "one or more"),
+        ({"choice": ["a", ""]}, ValueError, "not empty"),
+        ({"choice": ["a"], "regex": "a"}, ValueError, "regex and choice are given"),
+        ({"prompt_logprobs": 21}, ValueError, "at most 20"),
+        ({"thinking_token_budget": -1}, ValueError, "at least 0"),
+        ({"logit_bias": dict.fromkeys(range(901), 1.0)}, ValueError, "901 entries; at most 900"),
+        ({"logit_bias": [1]}, TypeError, "map token ids"),
+        ({"stop_token_ids": list(range(101))}, ValueError, "101 ids; at most 100"),
+    ):
+        with pytest.raises(error, match=match):
+            SamplingParams(**options)  # type: ignore[arg-type]

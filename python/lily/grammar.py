@@ -1,0 +1,217 @@
+"""Structured output: what a completion may say, as a grammar that gives the tokens allowed next (llguidance)."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import GrammarError
+from .params import SamplingParams
+from .tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import llguidance
+
+_MAX_COMPILED: Final = 32
+# Flexible, so that the model may print in its own way, but bounded: white space without end is no answer.
+_JSON_OPTIONS: Final[llguidance.JsonCompileOptions] = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
+# The think block is free text up to its first closing tag; the answer stands after an empty line, as templates write it.
+_AFTER_THINKING: Final = 'start: think "\\n\\n" @answer\nthink[lazy]: /(?s:.*)<\\/think>/\n'
+
+# Keywords of JSON schema below which other schemas stand: one, a list, or a dict of them.
+_ONE_SCHEMA: Final = ("items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
+_MANY_SCHEMAS: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
+_NAMED_SCHEMAS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+
+
+def _library() -> ModuleType:
+    try:
+        import llguidance
+    except ImportError:
+        raise ImportError('structured output needs llguidance; install it with: pip install "lily[grammar]"') from None
+    return llguidance
+
+
+class Grammar:
+    """A checked grammar, as the text that llguidance reads."""
+
+    def __init__(self, source: str) -> None:
+        """Raises GrammarError if `source` is malformed or uses something that cannot be enforced."""
+        if error := _library().LLMatcher.validate_grammar(source):
+            if not error.startswith("WARNING"):
+                raise GrammarError(f"the grammar cannot be used: {_one_line(error)}")
+        self.source = source
+
+    def after_thinking(self) -> Grammar:
+        """The same behind a think block that is open already."""
+        (body,) = json.loads(self.source)["grammars"]
+        return Grammar(
+            json.dumps({"grammars": [{"lark_grammar": _AFTER_THINKING}, {**body, "name": "answer"}]})
+        )
+
+
+def lark_grammar(text: str) -> Grammar:
+    return Grammar(_library().LLMatcher.grammar_from_lark(text))
+
+
+def json_grammar(schema: str) -> Grammar:
+    """The grammar of a JSON schema. Raises GrammarError with the path of the part that cannot be enforced."""
+    try:
+        return Grammar(json_source(schema))
+    except GrammarError:
+        pass
+    value = json.loads(schema)
+    reason = _schema_error(value)
+    path = _failing_path(value, reason, "#", value)
+    raise GrammarError(f"the JSON schema cannot be enforced at {path}: {_one_line(reason)}", schema_path=path)
+
+
+def json_source(schema: str) -> str:
+    return _library().LLMatcher.grammar_from_json_schema(schema, overrides=_JSON_OPTIONS)
+
+
+def params_grammar(params: SamplingParams) -> Grammar | None:
+    """The grammar that json_schema, regex, choice or grammar of `params` asks for, if any does."""
+    if params.json_schema is not None:
+        return json_grammar(str(params.json_schema))
+    if params.regex is not None:
+        return Grammar(_library().LLMatcher.grammar_from_regex(params.regex))
+    if params.choice is not None:
+        return lark_grammar("start: " + " | ".join(map(quoted, params.choice)))
+    return lark_grammar(params.grammar) if params.grammar is not None else None
+
+
+def quoted(text: str) -> str:
+    """A literal of the Lark syntax."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+class GrammarMatcher:
+    """The state of one completion in its grammar.
+
+    stop_token_ids: allowed exactly where the grammar may end, whatever text they have.
+    end_token_id: the one that the library allows there.
+    """
+
+    def __init__(
+        self, matcher: llguidance.LLMatcher, stop_token_ids: Collection[int], end_token_id: int, vocab_size: int
+    ) -> None:
+        self._matcher = matcher
+        self._words = np.zeros((vocab_size + 31) // 32, dtype=np.uint32)
+        self._address = self._words.ctypes.data
+        self._stops = _bits(stop_token_ids, len(self._words))
+        self._others = ~_bits([*stop_token_ids, end_token_id], len(self._words))
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing can follow but the end."""
+        return bool(self._matcher.is_stopped())
+
+    def mask(self) -> NDArray[np.uint32]:
+        """Bits of the tokens that may come next, uint32 [ceil(vocab_size / 32)]; valid until the next call."""
+        self._matcher.unsafe_compute_mask_ptr(self._address, self._words.nbytes)
+        self._check()
+        np.bitwise_and(self._words, self._others, out=self._words)
+        if self._matcher.is_accepting():
+            np.bitwise_or(self._words, self._stops, out=self._words)
+        return self._words
+
+    def push(self, token_id: int) -> None:
+        """Go on by a token that the mask allows."""
+        if not self._matcher.consume_token(token_id):
+            self._check()
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise GrammarError(f"the grammar cannot go on: {_one_line(self._matcher.get_error())}")
+
+
+class GrammarCompiler:
+    """Compiles grammars for one tokenizer, and keeps the last ones. From any thread."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        # The library wants an end token; GrammarMatcher puts the request's own stop ids in its place.
+        self._end_token_id = min(tokenizer.special_ids, default=tokenizer.vocab_size - 1)
+        self._library_tokenizer: llguidance.LLTokenizer | None = None
+        self._compiled: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def matcher(self, grammar: Grammar, stop_token_ids: Collection[int]) -> GrammarMatcher:
+        """A matcher at the grammar's start. Raises GrammarError if the grammar is too large."""
+        with self._lock:
+            compiled = self._compiled.pop(grammar.source, None) or self._compile(grammar.source)
+            self._compiled[grammar.source] = compiled
+            if len(self._compiled) > _MAX_COMPILED:
+                self._compiled.popitem(last=False)
+            state = compiled.deep_copy()
+        return GrammarMatcher(state, stop_token_ids, self._end_token_id, self._tokenizer.vocab_size)
+
+    def _compile(self, source: str) -> llguidance.LLMatcher:
+        if self._library_tokenizer is None:
+            wrapper = _library().TokenizerWrapper(_TokenTable(self._tokenizer, self._end_token_id))
+            self._library_tokenizer = _library().LLTokenizer(wrapper, n_vocab=self._tokenizer.vocab_size)
+        matcher = _library().LLMatcher(self._library_tokenizer, source)
+        if matcher.is_error():
+            raise GrammarError(f"the grammar cannot be compiled: {_one_line(matcher.get_error())}")
+        return matcher
+
+
+class _TokenTable:
+    """What llguidance asks of a tokenizer. Special tokens and ids without a token have no text that could match."""
+
+    def __init__(self, tokenizer: Tokenizer, end_token_id: int) -> None:
+        known = tokenizer.known_ids
+        self._tokenizer = tokenizer
+        self.tokens = [text if i in known else b"" for i, text in enumerate(tokenizer.id_to_bytes)]
+        self.special_token_ids = sorted(tokenizer.special_ids)
+        self.eos_token_id = end_token_id
+        self.bos_token_id = None
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return self._tokenizer.encode(text if isinstance(text, str) else text.decode(errors="replace"))
+
+
+def _bits(token_ids: Collection[int], num_words: int) -> NDArray[np.uint32]:
+    words = np.zeros(num_words, dtype=np.uint32)
+    for token_id in token_ids:
+        words[token_id // 32] |= np.uint32(1 << token_id % 32)
+    return words
+
+
+def _schema_error(schema: object) -> str:
+    error = str(_library().LLMatcher.validate_grammar(json_source(json.dumps(schema))))
+    return error.partition("\n  while processing")[0]  # the library's own address of a $ref
+
+
+def _failing_path(schema: object, reason: str, path: str, root: Mapping[str, object]) -> str:
+    """JSON pointer of the deepest part that is refused for the same reason as the whole."""
+    shared = {word: root[word] for word in ("$defs", "definitions") if word in root}
+    for child_path, child in _children(schema):
+        if isinstance(child, Mapping) and _schema_error({**shared, **child}) == reason:
+            return _failing_path(child, reason, f"{path}/{child_path}", root)
+    return path
+
+
+def _children(schema: object) -> Iterator[tuple[str, object]]:
+    if not isinstance(schema, Mapping):
+        return
+    for word, value in schema.items():
+        if word in _ONE_SCHEMA:
+            yield word, value
+        elif word in _MANY_SCHEMAS and isinstance(value, list):
+            yield from ((f"{word}/{index}", child) for index, child in enumerate(value))
+        elif word in _NAMED_SCHEMAS and isinstance(value, Mapping):
+            for name, child in value.items():
+                yield f"{word}/{name.replace('~', '~0').replace('/', '~1')}", child
+
+
+def _one_line(error: str) -> str:
+    return " ".join(error.split())
