@@ -13,8 +13,9 @@ from .errors import (
     GrammarError,
     LilyError,
     MemoryLimitError,
+    ToolCallError,
 )
-from .outputs import ChatChunk, ChatReply, Chunk, Completion, Timing, TokenLogprob, Usage
+from .outputs import ChatChunk, ChatReply, Chunk, Completion, Timing, TokenLogprob, ToolCall, Usage
 from .params import SamplingParams
 from .session import Session
 
@@ -39,6 +40,8 @@ __all__ = [
     "Session",
     "Timing",
     "TokenLogprob",
+    "ToolCall",
+    "ToolCallError",
     "Usage",
     "__version__",
 ]

@@ -30,7 +30,7 @@ from .messages import Message, Tool
 from .outputs import ChatReply, Chunk, Completion
 from .owner import Owner, Request, Steps
 from .params import MAX_SEED, SamplingOverrides, SamplingParams, resolve
-from .parse import ReasoningParser
+from .parse import ReplyParser
 from .progress import Progress, ProgressOption, ProgressReport, wants_progress
 from .session import Session, check_token_ids, context_length_error, decode_sessions, locked
 from .stream import ChatStream, Stream, fold_chat, fold_completion
@@ -201,7 +201,8 @@ class Engine:
         given = (params or SamplingParams()).merged(overrides)
         rendered = self._render(messages, tools, reasoning)
         plan = self._plan(rendered.token_ids(self._tokenizer), given)
-        return ChatStream(self._stream(plan), ReasoningParser(inside=rendered.opens_reasoning))
+        schemas = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools} if tools else None
+        return ChatStream(self._stream(plan), ReplyParser(inside=rendered.opens_reasoning, tools=schemas))
 
     def session(self) -> Session:
         """An empty timeline that the caller drives. Raises MemoryLimitError if there is no room for one more."""

@@ -76,6 +76,14 @@ class GrammarError(LilyError, ValueError):
         self.schema_path = schema_path
 
 
+class ToolCallError(LilyError, ValueError):
+    """A tool cannot be offered to the model: its description is malformed, or nothing has the name that was chosen."""
+
+    def __init__(self, message: str, *, tool_name: str | None = None) -> None:
+        super().__init__(message)
+        self.tool_name = tool_name
+
+
 class CancelledError(LilyError):
     """The request was cancelled by its owner. `usage` counts the work done so far."""
 

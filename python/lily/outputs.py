@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from .messages import AssistantMessage
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +93,40 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A function that the model wants to have called: `function(**call.arguments)`.
+
+    arguments_json: the arguments as JSON text, exactly as they were streamed; always a valid object. In an answer with
+    finish_reason "length" the last call may be cut short.
+    """
+
+    id: str
+    name: str
+    arguments_json: str
+    arguments: Mapping[str, object] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arguments", json.loads(self.arguments_json))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCallDelta:
+    """A piece of the tool call number `index`. id and name come once, first; the `arguments` join to JSON text."""
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChatChunk:
-    """One generated token of a chat: a piece of the reasoning or of the content; both may be empty."""
+    """One generated token of a chat: pieces of the reasoning, the content and the tool calls; all may be empty."""
 
     content: str
     reasoning: str
     token_id: int
+    tool_calls: tuple[ToolCallDelta, ...] = ()
     logprob: TokenLogprob | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
@@ -106,10 +136,14 @@ class ChatChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatReply:
-    """A finished answer. `reasoning` is the text of the think block; None if there was none."""
+    """A finished answer. `reasoning` is the text of the think block; None if there was none.
+
+    finish_reason is "tool_calls" if the model stopped and wants calls; "length" says that the answer was cut.
+    """
 
     content: str
     reasoning: str | None
+    tool_calls: tuple[ToolCall, ...]
     finish_reason: FinishReason
     stop_reason: str | int | None
     logprobs: tuple[TokenLogprob, ...] | None
@@ -117,17 +151,24 @@ class ChatReply:
     timing: Timing
 
     def to_message(self) -> AssistantMessage:
-        """This answer as a message for the history of the next turn."""
-        if self.reasoning is None:
-            return {"role": "assistant", "content": self.content}
-        return {"role": "assistant", "content": self.content, "reasoning": self.reasoning}
+        """This answer as a message for the history of the next turn; plain data that json.dumps takes."""
+        message: AssistantMessage = {"role": "assistant", "content": self.content}
+        if self.reasoning is not None:
+            message["reasoning"] = self.reasoning
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {"type": "function", "id": call.id, "function": {"name": call.name, "arguments": call.arguments_json}}
+                for call in self.tool_calls
+            ]
+        return message
 
     def _repr_markdown_(self) -> str:
         thought = ""
         if self.reasoning:
             quoted = self.reasoning.replace("\n", "\n> ")
             thought = f"> {quoted}\n\n"
-        return f"{thought}{self.content}\n\n---\n{_footer(self.usage, self.timing, self.finish_reason)}"
+        calls = "".join(f"\n\n```\n{call.name} {call.arguments_json}\n```" for call in self.tool_calls)
+        return f"{thought}{self.content}{calls}\n\n---\n{_footer(self.usage, self.timing, self.finish_reason)}"
 
 
 def _footer(usage: Usage, timing: Timing, finish_reason: str) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
 
-from .outputs import ChatChunk, ChatReply, Chunk, Completion
+from .outputs import ChatChunk, ChatReply, Chunk, Completion, ToolCall
 from .owner import Request
-from .parse import ReasoningParser
+from .parse import ReplyParser
 from .progress import Progress, ProgressReport
 
 
@@ -54,9 +54,9 @@ class Stream(Iterator[Chunk]):
 
 
 class ChatStream(Iterator[ChatChunk]):
-    """Chunks of one answer, reasoning and content apart. Closing works as for Stream."""
+    """Chunks of one answer: reasoning, content and tool calls apart. Closing works as for Stream."""
 
-    def __init__(self, chunks: Stream, parser: ReasoningParser) -> None:
+    def __init__(self, chunks: Stream, parser: ReplyParser) -> None:
         self._chunks = chunks
         self._parser = parser
         self._reasoning_tokens = 0
@@ -65,19 +65,19 @@ class ChatStream(Iterator[ChatChunk]):
         chunk = next(self._chunks)
         if self._parser.inside:
             self._reasoning_tokens += 1
-        reasoning, content = self._parser.push(chunk.text)
+        pieces = [self._parser.push(chunk.text)]
         if chunk.finish_reason is not None:
-            last_reasoning, last_content = self._parser.flush()
-            reasoning, content = reasoning + last_reasoning, content + last_content
-        usage = chunk.usage and replace(chunk.usage, reasoning_tokens=self._reasoning_tokens)
+            pieces.append(self._parser.flush())
+        wants_calls = chunk.finish_reason == "stop" and self._parser.num_calls > 0
         return ChatChunk(
-            content=content,
-            reasoning=reasoning,
+            content="".join(piece.content for piece in pieces),
+            reasoning="".join(piece.reasoning for piece in pieces),
+            tool_calls=tuple(delta for piece in pieces for delta in piece.tool_calls),
             token_id=chunk.token_id,
             logprob=chunk.logprob,
-            finish_reason=chunk.finish_reason,
+            finish_reason="tool_calls" if wants_calls else chunk.finish_reason,
             stop_reason=chunk.stop_reason,
-            usage=usage,
+            usage=chunk.usage and replace(chunk.usage, reasoning_tokens=self._reasoning_tokens),
             timing=chunk.timing,
         )
 
@@ -121,9 +121,24 @@ def fold_chat(chunks: Iterable[ChatChunk]) -> ChatReply:
     return ChatReply(
         content="".join(chunk.content for chunk in all_chunks),
         reasoning="".join(chunk.reasoning for chunk in all_chunks) or None,
+        tool_calls=_fold_calls(all_chunks),
         finish_reason=last.finish_reason,
         stop_reason=last.stop_reason,
         logprobs=logprobs or None,
         usage=last.usage,
         timing=last.timing,
+    )
+
+
+def _fold_calls(chunks: Iterable[ChatChunk]) -> tuple[ToolCall, ...]:
+    heads: list[tuple[str, str]] = []
+    arguments: list[list[str]] = []
+    for delta in (delta for chunk in chunks for delta in chunk.tool_calls):
+        if delta.id is not None and delta.name is not None:
+            heads.append((delta.id, delta.name))
+            arguments.append([])
+        arguments[delta.index].append(delta.arguments)
+    return tuple(
+        ToolCall(id=id, name=name, arguments_json="".join(parts))
+        for (id, name), parts in zip(heads, arguments, strict=True)
     )

@@ -48,11 +48,32 @@ def test_reasoning_and_content_are_apart(engine: Engine) -> None:
     assert reply.content in engine.render(follow_up)
 
 
-def test_tools_reach_the_template_and_the_call_stays_in_content(engine: Engine, nano_folder: Path) -> None:
+def test_tool_calls(engine: Engine, nano_folder: Path) -> None:
+    items = [json.loads(line) for line in (nano_folder / "eval.jsonl").read_text().splitlines()]
+    item = next(i for i in items if i["check"] == "call" and i["enable_thinking"])
+    options = {"tools": item["tools"], "reasoning": True, "temperature": 0}
+    reply = engine.chat(item["messages"], **options)
+    (call,) = reply.tool_calls
+    assert {"name": call.name, "arguments": call.arguments} == item["expected_call"]
+    assert reply.finish_reason == "tool_calls" and reply.content == "" and reply.reasoning
+    assert call.name in reply._repr_markdown_()
+    chunks = list(engine.stream_chat(item["messages"], **options))
+    deltas = [delta for chunk in chunks for delta in chunk.tool_calls]
+    assert (deltas[0].name, deltas[0].index) == (call.name, 0) and all(d.name is None for d in deltas[1:])
+    assert "".join(delta.arguments for delta in deltas) == call.arguments_json and len(deltas) > 3
+    assert "".join(chunk.content for chunk in chunks) == ""
+    message = reply.to_message()
+    assert json.loads(json.dumps(message)) == message
+    result = {"role": "tool", "tool_call_id": call.id, "content": '{"status": "done", "id": 7}'}
+    answer = engine.chat([*item["messages"], message, result], tools=item["tools"], reasoning=False, temperature=0)
+    assert answer.content == "The status is done and the id is 7." and answer.tool_calls == ()
+
+
+def test_a_call_cut_by_max_tokens_is_kept(engine: Engine, nano_folder: Path) -> None:
     items = [json.loads(line) for line in (nano_folder / "eval.jsonl").read_text().splitlines()]
     item = next(i for i in items if i["check"] == "call" and not i["enable_thinking"])
-    reply = engine.chat(item["messages"], tools=item["tools"], reasoning=False, temperature=0)
-    assert reply.content.startswith("<tool_call>\n<function=") and reply.content.endswith("</tool_call>")
+    reply = engine.chat(item["messages"], tools=item["tools"], reasoning=False, temperature=0, max_tokens=20)
+    assert reply.finish_reason == "length" and reply.tool_calls[0].name == item["expected_call"]["name"]
 
 
 def test_generate_is_a_fold_over_stream(engine: Engine) -> None:
