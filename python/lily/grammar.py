@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
@@ -158,7 +159,8 @@ class GrammarCompiler:
         if self._library_tokenizer is None:
             wrapper = _library().TokenizerWrapper(_TokenTable(self._tokenizer, self._end_token_id))
             self._library_tokenizer = _library().LLTokenizer(wrapper, n_vocab=self._tokenizer.vocab_size)
-        matcher = _library().LLMatcher(self._library_tokenizer, source)
+        limits = _library().LLParserLimits(verbose_errors=False)
+        matcher = _library().LLMatcher(self._library_tokenizer, source, log_level=0, limits=limits)
         if matcher.is_error():
             raise GrammarError(f"the grammar cannot be compiled: {_one_line(matcher.get_error())}")
         return matcher
@@ -170,13 +172,23 @@ class _TokenTable:
     def __init__(self, tokenizer: Tokenizer, end_token_id: int) -> None:
         known = tokenizer.known_ids
         self._tokenizer = tokenizer
+        # In a grammar these are plain text; markup such as `<tool_call>` is one token, as models write it.
+        self._special = re.compile("|".join(map(re.escape, tokenizer.special_tokens)) or "(?!)")
         self.tokens = [text if i in known else b"" for i, text in enumerate(tokenizer.id_to_bytes)]
         self.special_token_ids = sorted(tokenizer.special_ids)
         self.eos_token_id = end_token_id
         self.bos_token_id = None
 
     def __call__(self, text: str | bytes) -> list[int]:
-        return self._tokenizer.encode(text if isinstance(text, str) else text.decode(errors="replace"))
+        """The canonical tokens of a text that a grammar forces."""
+        text = text if isinstance(text, str) else text.decode(errors="replace")
+        ids: list[int] = []
+        start = 0
+        for special in self._special.finditer(text):
+            ids += self._tokenizer.encode(text[start : special.start()], allow_special=True)
+            ids += self._tokenizer.encode(special[0])
+            start = special.end()
+        return ids + self._tokenizer.encode(text[start:], allow_special=True)
 
 
 def _bits(token_ids: Collection[int], num_words: int) -> NDArray[np.uint32]:
