@@ -10,8 +10,8 @@ XML form (Qwen3.5, Qwen3.6)          JSON form (Qwen3-Next)
     </function>
     </tool_call>
 
-Values of the XML form are raw text: they may hold any of these tags. A tag closes a value only where the whole structure
-goes on behind it. Both readers take text in any pieces and give the same result for every split.
+Values of the XML form are raw text: they may hold any of these tags. A tag closes a value only where the whole
+structure goes on behind it. Both readers take text in any pieces and give the same result for every split.
 """
 
 from __future__ import annotations
@@ -85,8 +85,7 @@ def read_head(text: str, *, final: bool) -> CallHead | Literal["more", "none"]:
         return CallHead(text[text.index("=") + 1 : xml - 1].strip(), xml, is_xml=True)
     head = _match(_JSON_HEAD, text)
     if head is not None and head != _MISMATCH:
-        start = cast(int, _match(_JSON_NAME, text))
-        name, _ = json.JSONDecoder(strict=False).raw_decode(text, start)
+        name, _ = json.JSONDecoder(strict=False).raw_decode(text, cast(int, _match(_JSON_NAME, text)))
         return CallHead(name, head, is_xml=False)
     if (xml is None or head is None) and not final:
         return "more"

@@ -83,8 +83,7 @@ class ChatTemplate:
     ) -> RenderedPrompt:
         """The prompt for `messages`. Raises ChatTemplateError if they are malformed or the template refuses them."""
         checked = template_messages(messages)
-        listed = None if tools is None else [_tool(index, tool) for index, tool in enumerate(tools)]
-        seen = set(_characters(checked)) | set(_characters(listed))
+        seen = _characters(checked) | _characters(tools)
         guard = next((character for character in _GUARDS if character not in seen), None)
         if guard is None:
             raise ChatTemplateError("the messages use every private character that could guard control tokens")
@@ -100,7 +99,7 @@ class ChatTemplate:
                 }
                 for message in checked
             ],
-            "tools": _map_strings(listed, data) if listed else None,
+            "tools": _map_strings(tools, data) if tools else None,
             "add_generation_prompt": add_generation_prompt,
         }
         if enable_thinking is not None:
@@ -152,13 +151,6 @@ def _checkpoint_source(folder: Path) -> str | None:
             "pass one of them as chat_template"
         )
     return default
-
-
-def _tool(index: int, tool: Tool) -> object:
-    function: object = tool.get("function") if isinstance(tool, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise ChatTemplateError(f"tool {index} must be {{'type': 'function', 'function': {{'name': ..., ..}}}}")
-    return tool
 
 
 def _guarded(pattern: re.Pattern[str], guard: str) -> Callable[[str], str]:

@@ -8,6 +8,7 @@ import secrets
 import sys
 import weakref
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from time import perf_counter
@@ -32,10 +33,12 @@ from .owner import Owner, Request, Steps
 from .params import MAX_SEED, SamplingOverrides, SamplingParams, resolve
 from .parse import ReplyParser
 from .progress import Progress, ProgressOption, ProgressReport, wants_progress
+from .reasoning import Reasoning, read_reasoning
 from .session import Session, check_token_ids, context_length_error, decode_sessions, locked
 from .stream import ChatStream, Stream, fold_chat, fold_completion
 from .thinking import ThinkingBudget, bridge_ids, opens_thinking
 from .tokenizer import Tokenizer
+from .tools import ToolLike, as_tools, parameters_by_name
 
 DeviceName = Literal["auto", "metal", "cuda", "cpu"]
 DtypeName = Literal["auto", "float32", "float16", "bfloat16"]
@@ -175,16 +178,19 @@ class Engine:
         self,
         messages: Sequence[Message],
         *,
-        tools: Sequence[Tool] | None = None,
-        reasoning: bool | None = None,
+        tools: Sequence[ToolLike] | None = None,
+        reasoning: Reasoning | None = None,
         params: SamplingParams | None = None,
         **overrides: Unpack[SamplingOverrides],
     ) -> ChatReply:
         """Answer a conversation of OpenAI-style messages.
 
-        reasoning: True or False asks the template for a think block or none; None is the template's default.
-        tools are shown to the model through the template; the text of a call stays in `content`.
-        Raises ChatTemplateError for messages that the template refuses; otherwise as generate.
+        tools: OpenAI-style dicts, or Python functions, described by their signatures and docstrings. What the model
+        wants to call is in `tool_calls`; the caller runs it and sends the result as a message with the role "tool".
+        reasoning: False for none, True for as much as the model likes, a number of tokens or "low", "medium", "high"
+        (1024, 4096, 16384 tokens) for a think block that is closed then; None is the template's default.
+        Raises ChatTemplateError for messages that the template refuses, ToolCallError for tools that cannot be
+        described; otherwise as generate.
         """
         return fold_chat(self.stream_chat(messages, tools=tools, reasoning=reasoning, params=params, **overrides))
 
@@ -192,17 +198,26 @@ class Engine:
         self,
         messages: Sequence[Message],
         *,
-        tools: Sequence[Tool] | None = None,
-        reasoning: bool | None = None,
+        tools: Sequence[ToolLike] | None = None,
+        reasoning: Reasoning | None = None,
         params: SamplingParams | None = None,
         **overrides: Unpack[SamplingOverrides],
     ) -> ChatStream:
         """As chat, token by token."""
         given = (params or SamplingParams()).merged(overrides)
-        rendered = self._render(messages, tools, reasoning)
+        enable_thinking, budget = read_reasoning(reasoning)
+        if budget is not None:
+            if given.thinking_token_budget not in (None, budget):
+                raise ValueError(
+                    f"reasoning={reasoning!r} is a budget of {budget} tokens, but thinking_token_budget is "
+                    f"{given.thinking_token_budget}; give one of them"
+                )
+            given = replace(given, thinking_token_budget=budget)
+        described = as_tools(tools)
+        rendered = self._render(messages, described, enable_thinking)
         plan = self._plan(rendered.token_ids(self._tokenizer), given)
-        schemas = {tool["function"]["name"]: tool["function"].get("parameters") for tool in tools} if tools else None
-        return ChatStream(self._stream(plan), ReplyParser(inside=rendered.opens_reasoning, tools=schemas))
+        parser = ReplyParser(inside=rendered.opens_reasoning, tools=parameters_by_name(described))
+        return ChatStream(self._stream(plan), parser)
 
     def session(self) -> Session:
         """An empty timeline that the caller drives. Raises MemoryLimitError if there is no room for one more."""
@@ -272,10 +287,14 @@ class Engine:
         return self._tokenizer.decode(token_ids)
 
     def render(
-        self, messages: Sequence[Message], *, tools: Sequence[Tool] | None = None, reasoning: bool | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolLike] | None = None,
+        reasoning: Reasoning | None = None,
     ) -> RenderedPrompt:
         """The prompt that `chat` gives to the model, as text that remembers which control tokens the template wrote."""
-        return self._render(messages, tools, reasoning)
+        return self._render(messages, as_tools(tools), read_reasoning(reasoning)[0])
 
     def close(self) -> None:
         """Stop after the running step and free the model. Callers that wait get EngineClosedError. Twice is fine."""
@@ -311,13 +330,11 @@ class Engine:
         return self.tokenize(prompt)
 
     def _render(
-        self, messages: Sequence[Message], tools: Sequence[Tool] | None, reasoning: bool | None
+        self, messages: Sequence[Message], tools: Sequence[Tool] | None, enable_thinking: bool | None
     ) -> RenderedPrompt:
         if self._chat_template is None:
             raise ChatTemplateError(f"{self._model} has no chat template: pass chat_template to Engine, or generate")
-        if reasoning is not None and not isinstance(reasoning, bool):
-            raise TypeError(f"reasoning must be True, False or None, not {reasoning!r}")
-        return self._chat_template.render(messages, tools=tools, enable_thinking=reasoning)
+        return self._chat_template.render(messages, tools=tools, enable_thinking=enable_thinking)
 
     def _plan(self, token_ids: Sequence[int], params: SamplingParams) -> Generation:
         """Check everything about a request before any work. Raises ContextLengthError, ValueError."""

@@ -164,9 +164,22 @@ def test_wrong_types_and_names(engine: Engine) -> None:
     with pytest.raises(TypeError, match="integers"):
         engine.stream([1.5])  # type: ignore[list-item]
     with pytest.raises(TypeError, match="reasoning"):
-        engine.chat(HELLO, reasoning="low")  # type: ignore[arg-type]
+        engine.chat(HELLO, reasoning=0.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="outside"):
         engine.generate("x", stop_token_ids=[5000])
+    with pytest.raises(ValueError, match="give one of them"):
+        engine.chat(HELLO, reasoning="low", thinking_token_budget=7)
+
+
+def test_reasoning_as_a_budget(engine: Engine) -> None:
+    question = [{"role": "user", "content": "Sort these words: tiger, apple, moon, wheel"}]
+    free = engine.chat(question, reasoning="low", temperature=0)
+    assert free.reasoning and free.usage.reasoning_tokens > 4
+    short = engine.chat(question, reasoning=4, temperature=0)
+    same = engine.chat(question, reasoning=True, thinking_token_budget=4, temperature=0)
+    assert (short.reasoning, short.content) == (same.reasoning, same.content)
+    assert short.reasoning and short.content and not free.reasoning.startswith(short.reasoning)
+    assert engine.chat(question, reasoning=0, temperature=0).usage.reasoning_tokens == 0
 
 
 def test_the_context_is_never_exceeded_in_silence(engine: Engine) -> None:

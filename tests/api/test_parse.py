@@ -149,9 +149,7 @@ def closes_itself(arguments: Mapping[str, str]) -> bool:
 @example({"path": "x\n</parameter>\n", "text": "</parameter>\n</function>\n"}, False, None)
 @example({"path": "\n</parameter>\n</tool_call>", "text": "<tool_call>\n<function=write>\n"}, True, None)
 @example({"path": "", "text": "\n"}, True, None)
-def test_hostile_text_comes_back_byte_equal(
-    arguments: dict[str, str], twice: bool, data: st.DataObject | None
-) -> None:
+def test_hostile_text_comes_back_byte_equal(arguments: dict[str, str], twice: bool, data: st.DataObject | None) -> None:
     for form in (xml, as_json):
         if form is xml and closes_itself(arguments):
             continue
@@ -172,7 +170,9 @@ def test_any_split_of_any_text_gives_the_same(pieces: list[str], inside: bool, d
     assert loaded(splits(data, text), inside=inside) == expected
 
 
-EXAMPLE = "Write this:\n" + xml("write", {"path": "p", "text": "t"}) + "\nand this:\n" + xml("now", {}) + "\nThat is all."
+EXAMPLE = (
+    "Write this:\n" + xml("write", {"path": "p", "text": "t"}) + "\nand this:\n" + xml("now", {}) + "\nThat is all."
+)
 
 
 @pytest.mark.parametrize(
@@ -229,22 +229,23 @@ def test_a_call_cut_short_is_kept(stream: str, calls: list[Call]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stream", "expected"),
+    ("stream", "text"),
     [
         # Models leave out line breaks and closing tags, or put them where none belong.
-        ("<tool_call><function=write><parameter=text>a</parameter></function></tool_call>", {"text": "a"}),
-        ("<tool_call>\n<function=write>\n<parameter=text>\na\n</parameter>\n</tool_call>", {"text": "a"}),
-        ("<tool_call>\n<function=write>\n\n<parameter=text>\na\n</parameter>\n\n</function>\n</tool_call>\n", {"text": "a"}),
-        ('<tool_call>{"name":"write","arguments":{"text":"a"}}</tool_call>', {"text": "a"}),
-        ('<tool_call>\n{"arguments": {"text": "a"}, "name": "write"}\n</tool_call>', {"text": "a"}),
-        ('<tool_call>\n{"name": "write", "arguments": "{\\"text\\": \\"a\\"}"}\n</tool_call>', {"text": "a"}),
-        ('<tool_call>\n{"name": "write", "parameters": {"text": "a"}}\n</tool_call>', {"text": "a"}),
-        ('<tool_call>\n{"name": "write", "arguments": {"text": "a\nb \\d \\"c\\""}}\n</tool_call>', {"text": 'a\nb \\d "c"'}),
-        ('<tool_call>\n{"name": "write", "arguments": {"text": ["</tool_call>", {"a": 1.50}]}}\n</tool_call>', {"text": ["</tool_call>", {"a": 1.5}]}),
+        ("<function=write><parameter=text>a</parameter></function></tool_call>", "a"),
+        ("\n<function=write>\n<parameter=text>\na\n</parameter>\n</tool_call>", "a"),
+        ("\n<function=write>\n\n<parameter=text>\na\n</parameter>\n\n</function>\n</tool_call>\n", "a"),
+        ('{"name":"write","arguments":{"text":"a"}}</tool_call>', "a"),
+        ('\n{"arguments": {"text": "a"}, "name": "write"}\n</tool_call>', "a"),
+        ('\n{"name": "write", "arguments": "{\\"text\\": \\"a\\"}"}\n</tool_call>', "a"),
+        ('\n{"name": "write", "parameters": {"text": "a"}}\n</tool_call>', "a"),
+        ('\n{"name": "write", "arguments": {"text": "a\nb \\d \\"c\\""}}\n</tool_call>', 'a\nb \\d "c"'),
+        ('\n{"name": "write", "arguments": {"text": ["</tool_call>", 1.50]}}\n</tool_call>', ["</tool_call>", 1.5]),
     ],
-)  # fmt: skip
-def test_forms_that_models_write(stream: str, expected: dict[str, object]) -> None:
-    assert loaded([stream]) == loaded(list(stream)) == ("", "", [("write", expected)])
+)
+def test_forms_that_models_write(stream: str, text: object) -> None:
+    stream = "<tool_call>" + stream
+    assert loaded([stream]) == loaded(list(stream)) == ("", "", [("write", {"text": text})])
 
 
 @pytest.mark.parametrize(
