@@ -54,6 +54,7 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, tokenizer: Tokenizer, variables: Mapping[str, str]) -> None:
+        self.source = source
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )

@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
+from .answer import AnswerRules, ResponseFormat, ToolChoice, answer_rules
+from .calls import OPEN
 from .chat_template import RenderedPrompt, load_chat_template
 from .config import ModelConfig, load_config
 from .errors import CancelledError, ChatTemplateError
@@ -179,6 +181,9 @@ class Engine:
         messages: Sequence[Message],
         *,
         tools: Sequence[ToolLike] | None = None,
+        tool_choice: ToolChoice | None = None,
+        parallel_tool_calls: bool = True,
+        response_format: ResponseFormat | None = None,
         reasoning: Reasoning | None = None,
         params: SamplingParams | None = None,
         **overrides: Unpack[SamplingOverrides],
@@ -187,18 +192,36 @@ class Engine:
 
         tools: OpenAI-style dicts, or Python functions, described by their signatures and docstrings. What the model
         wants to call is in `tool_calls`; the caller runs it and sends the result as a message with the role "tool".
+        tool_choice: "none", "auto" (the default), "required", or {"type": "function", "function": {"name": ...}}; all
+        but "auto" are enforced. parallel_tool_calls: False allows one call at most.
+        response_format: {"type": "text" | "json_object"}, or "json_schema" with {"json_schema": {"schema": ...}}. It
+        holds for the answer behind the think block.
         reasoning: False for none, True for as much as the model likes, a number of tokens or "low", "medium", "high"
         (1024, 4096, 16384 tokens) for a think block that is closed then; None is the template's default.
         Raises ChatTemplateError for messages that the template refuses, ToolCallError for tools that cannot be
-        described; otherwise as generate.
+        described or chosen, GrammarError for schemas that cannot be enforced; otherwise as generate.
         """
-        return fold_chat(self.stream_chat(messages, tools=tools, reasoning=reasoning, params=params, **overrides))
+        return fold_chat(
+            self.stream_chat(
+                messages,
+                tools=tools,
+                tool_choice=tool_choice,
+                parallel_tool_calls=parallel_tool_calls,
+                response_format=response_format,
+                reasoning=reasoning,
+                params=params,
+                **overrides,
+            )
+        )
 
     def stream_chat(
         self,
         messages: Sequence[Message],
         *,
         tools: Sequence[ToolLike] | None = None,
+        tool_choice: ToolChoice | None = None,
+        parallel_tool_calls: bool = True,
+        response_format: ResponseFormat | None = None,
         reasoning: Reasoning | None = None,
         params: SamplingParams | None = None,
         **overrides: Unpack[SamplingOverrides],
@@ -215,9 +238,17 @@ class Engine:
             given = replace(given, thinking_token_budget=budget)
         described = as_tools(tools)
         rendered = self._render(messages, described, enable_thinking)
-        plan = self._plan(rendered.token_ids(self._tokenizer), given)
-        parser = ReplyParser(inside=rendered.opens_reasoning, tools=parameters_by_name(described))
-        return ChatStream(self._stream(plan), parser)
+        rules = answer_rules(
+            given,
+            tools=described,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            response_format=response_format,
+            template_source=self._chat_template.source if self._chat_template else "",
+        )
+        plan = self._plan(rendered.token_ids(self._tokenizer), given, rules)
+        tools_by_name = parameters_by_name(described) if rules.allows_calls else None
+        return ChatStream(self._stream(plan), ReplyParser(inside=rendered.opens_reasoning, tools=tools_by_name))
 
     def session(self) -> Session:
         """An empty timeline that the caller drives. Raises MemoryLimitError if there is no room for one more."""
@@ -336,7 +367,7 @@ class Engine:
             raise ChatTemplateError(f"{self._model} has no chat template: pass chat_template to Engine, or generate")
         return self._chat_template.render(messages, tools=tools, enable_thinking=enable_thinking)
 
-    def _plan(self, token_ids: Sequence[int], params: SamplingParams) -> Generation:
+    def _plan(self, token_ids: Sequence[int], params: SamplingParams, rules: AnswerRules | None = None) -> Generation:
         """Check everything about a request before any work. Raises ContextLengthError, ValueError."""
         prompt = check_token_ids(token_ids, self._config.vocab_size)
         if not len(prompt):
@@ -346,6 +377,7 @@ class Engine:
         if max_tokens > room:
             raise context_length_error(len(prompt), max_tokens, self._max_context)
         check_token_ids([*params.stop_token_ids, *(params.logit_bias or ())], self._config.vocab_size)
+        rules = rules or AnswerRules(grammar=params_grammar(params))
         own = () if params.ignore_eos else self._config.stop_token_ids
         stop_token_ids = frozenset(own) | frozenset(params.stop_token_ids)
         return Generation(
@@ -357,11 +389,17 @@ class Engine:
             id_to_bytes=self._text_table,
             token_bytes=self._tokenizer.id_to_bytes,
             submitted=perf_counter(),
-            guide=self._guide(prompt.tolist(), params, stop_token_ids),
+            guide=self._guide(prompt.tolist(), params, rules.grammar, stop_token_ids),
+            forbidden_token_ids=self._forbidden(rules),
         )
 
-    def _guide(self, prompt: Sequence[int], params: SamplingParams, stop_token_ids: frozenset[int]) -> Guide | None:
-        grammar = params_grammar(params)
+    def _forbidden(self, rules: AnswerRules) -> frozenset[int]:
+        call = self._tokenizer.added_tokens.get(OPEN) if rules.forbids_calls else None
+        return frozenset() if call is None else frozenset({call})
+
+    def _guide(
+        self, prompt: Sequence[int], params: SamplingParams, grammar: Grammar | None, stop_token_ids: frozenset[int]
+    ) -> Guide | None:
         if grammar is None and params.thinking_token_budget is None:
             return None
         inside = opens_thinking(prompt, self._tokenizer)

@@ -55,7 +55,7 @@ class Generation:
 
     max_tokens: at least 1 and within the context. stop_token_ids: all that end this request.
     id_to_bytes: bytes that each token adds to the text; empty for special tokens.
-    guide: which tokens may be drawn; None if nothing but the sampling options decides.
+    guide: which tokens may be drawn; None if nothing but the sampling options decides. forbidden_token_ids: never.
     """
 
     prompt_token_ids: NDArray[np.uint32]
@@ -67,6 +67,7 @@ class Generation:
     token_bytes: Sequence[bytes]
     submitted: float
     guide: Guide | None = None
+    forbidden_token_ids: frozenset[int] = frozenset()
 
     def steps(
         self, request: Request[Chunk | Progress, None], runtime: _core.Runtime, running: list[_core.Timeline]
@@ -141,7 +142,7 @@ class Generation:
 
     def _native_sampling(self) -> tuple[_core.Sampling, _core.Sampling, _core.Sampling]:
         """The options before min_tokens, where no stop id can be drawn, after it, and for a token that is forced."""
-        bias = dict(self.sampling.given.logit_bias or {})
+        bias = dict(self.sampling.given.logit_bias or {}) | dict.fromkeys(self.forbidden_token_ids, -math.inf)
         forbidden = bias | dict.fromkeys(self.stop_token_ids, -math.inf)
 
         def native(bias: dict[int, float]) -> _core.Sampling:

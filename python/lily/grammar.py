@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _MAX_COMPILED: Final = 32
 # Flexible, so that the model may print in its own way, but bounded: white space without end is no answer.
-_JSON_OPTIONS: Final[llguidance.JsonCompileOptions] = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
-# The think block is free text up to its first closing tag; the answer stands after an empty line, as templates write it.
+_JSON_OPTIONS: Final = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
+# A think block is free text up to its first closing tag; the answer stands after an empty line, as templates write it.
 _AFTER_THINKING: Final = 'start: think "\\n\\n" @answer\nthink[lazy]: /(?s:.*)<\\/think>/\n'
 
 # Keywords of JSON schema below which other schemas stand: one, a list, or a dict of them.
@@ -45,21 +45,28 @@ class Grammar:
 
     def __init__(self, source: str) -> None:
         """Raises GrammarError if `source` is malformed or uses something that cannot be enforced."""
-        if error := _library().LLMatcher.validate_grammar(source):
-            if not error.startswith("WARNING"):
-                raise GrammarError(f"the grammar cannot be used: {_one_line(error)}")
+        error = _library().LLMatcher.validate_grammar(source)
+        if error and not error.startswith("WARNING"):
+            raise GrammarError(f"the grammar cannot be used: {_one_line(error)}")
         self.source = source
 
     def after_thinking(self) -> Grammar:
         """The same behind a think block that is open already."""
-        (body,) = json.loads(self.source)["grammars"]
-        return Grammar(
-            json.dumps({"grammars": [{"lark_grammar": _AFTER_THINKING}, {**body, "name": "answer"}]})
-        )
+        first, *named = json.loads(self.source)["grammars"]
+        wrapper = {"lark_grammar": _AFTER_THINKING}
+        return Grammar(json.dumps({"grammars": [wrapper, {**first, "name": "answer"}, *named]}))
+
+
+def either(*grammars: Grammar) -> Grammar:
+    """What one of the grammars allows."""
+    bodies = [body for grammar in grammars for body in json.loads(grammar.source)["grammars"]]
+    start = "start: " + " | ".join(f"@option_{index}" for index in range(len(bodies)))
+    named = [{**body, "name": f"option_{index}"} for index, body in enumerate(bodies)]
+    return Grammar(json.dumps({"grammars": [{"lark_grammar": start}, *named]}))
 
 
 def lark_grammar(text: str) -> Grammar:
-    return Grammar(_library().LLMatcher.grammar_from_lark(text))
+    return Grammar(json.dumps({"grammars": [{"lark_grammar": text}]}))
 
 
 def json_grammar(schema: str) -> Grammar:
@@ -75,7 +82,8 @@ def json_grammar(schema: str) -> Grammar:
 
 
 def json_source(schema: str) -> str:
-    return _library().LLMatcher.grammar_from_json_schema(schema, overrides=_JSON_OPTIONS)
+    """The same, not checked yet."""
+    return str(_library().LLMatcher.grammar_from_json_schema(schema, overrides=_JSON_OPTIONS))
 
 
 def params_grammar(params: SamplingParams) -> Grammar | None:
@@ -83,7 +91,7 @@ def params_grammar(params: SamplingParams) -> Grammar | None:
     if params.json_schema is not None:
         return json_grammar(str(params.json_schema))
     if params.regex is not None:
-        return Grammar(_library().LLMatcher.grammar_from_regex(params.regex))
+        return lark_grammar(f"start: /{_library().regex_to_lark(params.regex)}/")
     if params.choice is not None:
         return lark_grammar("start: " + " | ".join(map(quoted, params.choice)))
     return lark_grammar(params.grammar) if params.grammar is not None else None
@@ -160,7 +168,9 @@ class GrammarCompiler:
             wrapper = _library().TokenizerWrapper(_TokenTable(self._tokenizer, self._end_token_id))
             self._library_tokenizer = _library().LLTokenizer(wrapper, n_vocab=self._tokenizer.vocab_size)
         limits = _library().LLParserLimits(verbose_errors=False)
-        matcher = _library().LLMatcher(self._library_tokenizer, source, log_level=0, limits=limits)
+        matcher: llguidance.LLMatcher = _library().LLMatcher(
+            self._library_tokenizer, source, log_level=0, limits=limits
+        )
         if matcher.is_error():
             raise GrammarError(f"the grammar cannot be compiled: {_one_line(matcher.get_error())}")
         return matcher

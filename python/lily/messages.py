@@ -62,6 +62,7 @@ class Function(TypedDict):
     name: str
     description: NotRequired[str]
     parameters: NotRequired[Mapping[str, object]]
+    strict: NotRequired[bool]
 
 
 class Tool(TypedDict):

@@ -82,7 +82,9 @@ def schemas() -> st.SearchStrategy[dict[str, object]]:
     def nested(children: st.SearchStrategy[dict[str, object]]) -> st.SearchStrategy[dict[str, object]]:
         return st.one_of(
             objects(children),
-            st.builds(lambda items, n: {"type": "array", "items": items, "minItems": n, "maxItems": n + 2}, children, small),
+            st.builds(
+                lambda items, n: {"type": "array", "items": items, "minItems": n, "maxItems": n + 2}, children, small
+            ),
             st.lists(children, min_size=1, max_size=3).map(lambda options: {"anyOf": options}),
         )
 
