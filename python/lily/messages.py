@@ -76,8 +76,9 @@ TemplateMessage = dict[str, object]
 def template_messages(messages: Sequence[Message]) -> list[TemplateMessage]:
     """Check messages and bring them into the form that templates read. Nothing is dropped.
 
-    Leading system and developer messages become one; text parts become one text; arguments given as JSON text become
-    objects; reasoning is found under both names. Raises ChatTemplateError, naming the message, for anything else.
+    Leading system and developer messages become one, later ones stay where they are, as system messages; text parts
+    become one text; arguments given as JSON text become objects; reasoning is found under both names.
+    Raises ChatTemplateError, naming the message, for anything else.
     """
     if isinstance(messages, (str, Mapping)) or not messages:
         raise ChatTemplateError("messages must be a list of at least one {'role': ..., 'content': ...}")
@@ -88,6 +89,9 @@ def template_messages(messages: Sequence[Message]) -> list[TemplateMessage]:
     if num_leading:
         texts = [str(message["content"]) for message in checked[:num_leading]]
         checked[:num_leading] = [{"role": "system", "content": "\n\n".join(texts)}]
+    for message in checked:
+        if message["role"] == "developer":
+            message["role"] = "system"  # the name that templates know
     return checked
 
 

@@ -79,7 +79,9 @@ def test_thinking_can_be_switched(template: ChatTemplate) -> None:
     assert closed.endswith("<think>\n\n</think>\n\n") and not closed.opens_reasoning
 
 
-def test_what_the_template_refuses_is_an_error(template: ChatTemplate) -> None:
+def test_what_a_given_template_refuses_is_an_error(nano_folder: Path, tokenizer: Tokenizer) -> None:
+    template = load_chat_template(nano_folder, tokenizer, nano_folder / "chat_template.jinja")
+    assert template is not None
     with pytest.raises(ChatTemplateError, match="a system message must come first"):
         template.render([user("q"), {"role": "system", "content": "late"}])
 
@@ -87,11 +89,12 @@ def test_what_the_template_refuses_is_an_error(template: ChatTemplate) -> None:
 def test_the_environment_is_hugging_faces(tokenizer: Tokenizer) -> None:
     source = (
         "{%- for m in messages %}\n    {%- if loop.index0 == 1 %}{% break %}{% endif %}\n"
-        "{{ m.content }}|{{ tools | tojson }}|{{ bos_token }}|{{ strftime_now('%Y') | length }}\n{%- endfor %}"
+        "{{ m.content }}|{{ tools | tojson }}|{{ bos_token }}|{{ strftime_now('%Y') | length }}"
+        "{% generation %}|{{ {'a': 1} | tojson(separators=(',', ':')) }}{% endgeneration %}\n{%- endfor %}"
     )
     tools = [{"type": "function", "function": {"name": "é<'&"}}]
     chat = ChatTemplate(source, tokenizer, {"bos_token": "B"}).render([user("a"), user("b")], tools=tools)
-    assert chat == 'a|[{"type": "function", "function": {"name": "é<\'&"}}]|B|4'
+    assert chat == 'a|[{"type": "function", "function": {"name": "é<\'&"}}]|B|4|{"a":1}'
 
 
 @pytest.mark.parametrize(
