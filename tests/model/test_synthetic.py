@@ -1,4 +1,4 @@
-"""Synthetic checkpoints: the rebuilt configurations of the published models, cut down, load and agree with the reference."""
+"""Synthetic checkpoints: the published configurations load; cut down, they agree with the reference."""
 
 import json
 from pathlib import Path
