@@ -1,10 +1,4 @@
-"""Chat messages to one prompt through the checkpoint's Jinja template, safe against control tokens in user text.
-
-Templates of the family render an answer differently once a new question follows: they drop its think block. Each turn
-then changes text that was already computed, and a cached prefix is lost. `ChatTemplate` therefore asks the template for
-one turn at a time, always behind the same short context, and joins the turns: every turn looks as it did when it was
-generated, whatever follows.
-"""
+"""Chat messages to one prompt through the checkpoint's Jinja template, safe against control tokens in user text."""
 
 from __future__ import annotations
 
@@ -25,31 +19,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from .errors import ChatTemplateError
 from .messages import Message, TemplateMessage, Tool, template_messages
 from .tokenizer import Tokenizer, read_tokenizer_config, special_token_texts
+from .turns import Render, Turns, why_not_by_turns
 
 # Characters that cannot be part of anybody's text by meaning; the first one absent from a request guards it.
 _GUARDS: Final = [chr(code) for code in range(0xF8F0, 0xF900)] + [chr(code) for code in range(0xF0000, 0xF0400)]
 _STRUCTURAL_KEYS: Final = frozenset({"role", "type"})
 
 _log: Final = logging.getLogger("lily")
-
-# The context behind which single turns are rendered. Templates look for the last question, which is this one.
-_QUESTION: Final[TemplateMessage] = {"role": "user", "content": "question"}
-_ANSWER: Final[TemplateMessage] = {
-    "role": "assistant",
-    "content": "answer",
-    "reasoning": "thought",
-    "reasoning_content": "thought",
-}
-_CALL: Final = {"type": "function", "function": {"name": "f", "arguments": {"a": "b"}}}
-_SAMPLE_TOOLS: Final[list[object]] = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
-_SAMPLE: Final[list[TemplateMessage]] = [
-    {"role": "system", "content": "rules"},
-    _QUESTION,
-    {**_ANSWER, "tool_calls": [_CALL, _CALL]},
-    {"role": "tool", "content": "one"},
-    {"role": "tool", "content": "two"},
-    _ANSWER,
-]
 
 
 class RenderedPrompt(str):
@@ -78,8 +54,8 @@ class RenderedPrompt(str):
 class ChatTemplate:
     """A chat template with the environment that Hugging Face templates expect.
 
-    by_turns: render turn by turn, so that the prompt of a conversation starts with that of its beginning. False, or a
-    template that does not work that way (a warning says so), leaves the whole history to the template.
+    by_turns: render turn by turn (turns.py), so that the prompt of a conversation starts with that of its beginning.
+    False, or a template that does not work that way (a warning says so), leaves the whole history to the template.
 
     Text of messages and tools never becomes a control token: each character in it that could start an added token gets
     a private guard character behind it, which the tokenizer leaves out after it has found the control tokens that the
@@ -109,7 +85,14 @@ class ChatTemplate:
         self._data = re.compile(starts)
         allowed = "|".join(map(re.escape, markup))
         self._own_text = re.compile(f"(?!{allowed}){starts}" if allowed else starts)
-        self.by_turns = by_turns and self._works_by_turns()
+        reason = why_not_by_turns(self._renderer({})) if by_turns else None
+        if reason is not None:
+            _log.warning(
+                "the chat template cannot be rendered turn by turn (%s): it renders whole conversations, "
+                "and earlier answers may change when a new message comes",
+                reason,
+            )
+        self.by_turns = by_turns and reason is None
 
     def render(
         self,
@@ -136,107 +119,46 @@ class ChatTemplate:
             for message in checked
         ]
         guarded_tools = _map_strings(tools, data) if tools else None
-        options: dict[str, object] = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
+        render = self._renderer({} if enable_thinking is None else {"enable_thinking": enable_thinking})
         if not self.by_turns:
-            options["add_generation_prompt"] = add_generation_prompt
-            return RenderedPrompt(self._whole(guarded, guarded_tools, options), guard)
-        num_merged = len(messages) - len(checked)
-        if not any(message["role"] == "user" for message in checked):
-            self._check_without_user(guarded, guarded_tools, options, len(messages) - 1)
-        text = self._turns(guarded, guarded_tools, options, num_merged)
-        return RenderedPrompt(text + (self._opening(options) if add_generation_prompt else ""), guard)
+            return RenderedPrompt(render(guarded, guarded_tools, add_generation_prompt=add_generation_prompt), guard)
+        if not any(message["role"] == "user" for message in guarded):
+            _check_without_user(render, guarded, guarded_tools, len(messages) - 1)
+        turns = Turns(render)
+        text = turns.conversation(guarded, guarded_tools, num_merged=len(messages) - len(guarded))
+        return RenderedPrompt(text + turns.generation_prompt() if add_generation_prompt else text, guard)
 
-    def _whole(
-        self, messages: Sequence[TemplateMessage], tools: object = None, options: Mapping[str, object] | None = None
-    ) -> str:
-        """What the template makes of all messages at once."""
-        variables = {"add_generation_prompt": False, **self._variables, **(options or {})}
-        try:
-            return self._template.render(variables, messages=list(messages), tools=tools)
-        except ChatTemplateError:
-            raise
-        except jinja2.TemplateError as error:
-            raise ChatTemplateError(f"the chat template cannot render these messages: {error.message}") from None
-        except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
-            raise ChatTemplateError(f"the chat template failed: {type(error).__name__}: {error}") from error
+    def _renderer(self, options: Mapping[str, object]) -> Render:
+        variables = {**self._variables, **options}
 
-    def _turns(
-        self, messages: Sequence[TemplateMessage], tools: object, options: Mapping[str, object], num_merged: int
-    ) -> str:
-        """Head, then turn after turn. num_merged: messages that became a part of the first one."""
-        has_system = messages[0]["role"] == "system"
-        turns = [self._head(messages[:has_system], tools, options)]
-        at = int(has_system)
-        while at < len(messages):
-            message, end = messages[at], at + 1
+        def render(
+            messages: Sequence[TemplateMessage], tools: object = None, *, add_generation_prompt: bool = False
+        ) -> str:
             try:
-                if message["role"] == "system":
-                    opening = self._head([], None, options)
-                    turns.append(self._head([message], None, options).removeprefix(opening))
-                elif message["role"] == "tool":
-                    # Results of parallel calls share a turn.
-                    while end < len(messages) and messages[end]["role"] == "tool":
-                        end += 1
-                    turns.append(self._behind([_QUESTION, _ANSWER], messages[at:end], options))
-                else:
-                    turns.append(self._behind([_QUESTION], [message], options))
-            except ChatTemplateError as error:
-                index, role = at + num_merged, str(message["role"])
-                raise ChatTemplateError(f"message {index} ({role}): {error}", message_index=index, role=role) from error
-            at = end
-        return "".join(turns)
-
-    def _head(self, system: Sequence[TemplateMessage], tools: object, options: Mapping[str, object]) -> str:
-        """All that stands before the first question."""
-        question = self._behind([_QUESTION], [_QUESTION], options)
-        return _without_suffix(self._whole([*system, _QUESTION], tools, options), question)
-
-    def _behind(
-        self, context: list[TemplateMessage], messages: Sequence[TemplateMessage], options: Mapping[str, object]
-    ) -> str:
-        """The text of `messages` behind `context`."""
-        return _without_prefix(self._whole([*context, *messages], None, options), self._whole(context, None, options))
-
-    def _opening(self, options: Mapping[str, object]) -> str:
-        """The generation prompt."""
-        prompt = self._whole([_QUESTION], None, {**options, "add_generation_prompt": True})
-        return _without_prefix(prompt, self._whole([_QUESTION], None, options))
-
-    def _works_by_turns(self) -> bool:
-        """Whether a conversation with one question comes out the same by turns and as a whole."""
-        samples: list[tuple[list[TemplateMessage], object]] = [(_SAMPLE[:2], None), (_SAMPLE, _SAMPLE_TOOLS)]
-        for messages, tools in samples:
-            try:
-                whole = self._whole(messages, tools)
+                return self._template.render(
+                    variables, messages=list(messages), tools=tools, add_generation_prompt=add_generation_prompt
+                )
             except ChatTemplateError:
-                continue  # a template without a system or tool role
-            try:
-                if self._turns(messages, tools, {}, 0) == whole:
-                    continue
-                reason = "turns that depend on those around them"
-            except ChatTemplateError as error:
-                reason = str(error)
-            _log.warning(
-                "the chat template cannot be rendered turn by turn (%s): it renders whole conversations, "
-                "and earlier answers may change when a new message comes",
-                reason,
-            )
-            return False
-        return True
+                raise
+            except jinja2.TemplateError as error:
+                raise ChatTemplateError(f"the chat template cannot render these messages: {error.message}") from None
+            except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
+                raise ChatTemplateError(f"the chat template failed: {type(error).__name__}: {error}") from error
 
-    def _check_without_user(
-        self, messages: Sequence[TemplateMessage], tools: object, options: Mapping[str, object], last: int
-    ) -> None:
-        """Turns are rendered behind a question of our own, so the template cannot say that it needs one."""
-        try:
-            self._whole(messages, tools, options)
-        except ChatTemplateError as error:
-            role = str(messages[-1]["role"])
-            raise ChatTemplateError(
-                f"none of the messages up to the last one, {last} ({role}), is from a user: {error}",
-                message_index=last,
-                role=role,
-            ) from error
+        return render
+
+
+def _check_without_user(render: Render, messages: Sequence[TemplateMessage], tools: object, last: int) -> None:
+    """Turns are rendered behind a question of our own, so the template could not say that it needs one."""
+    try:
+        render(messages, tools)
+    except ChatTemplateError as error:
+        role = str(messages[-1]["role"])
+        raise ChatTemplateError(
+            f"none of the messages up to the last one, {last} ({role}), is from a user: {error}",
+            message_index=last,
+            role=role,
+        ) from error
 
 
 def load_chat_template(folder: Path, tokenizer: Tokenizer, override: str | Path | None) -> ChatTemplate | None:
@@ -289,18 +211,6 @@ class _GenerationTag(Extension):
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _without_prefix(text: str, prefix: str) -> str:
-    if not text.startswith(prefix):
-        raise ChatTemplateError("it renders a message differently when another one follows")
-    return text[len(prefix) :]
-
-
-def _without_suffix(text: str, suffix: str) -> str:
-    if not text.endswith(suffix):
-        raise ChatTemplateError("it renders the first question differently from a later one")
-    return text[: len(text) - len(suffix)]
 
 
 def _guarded(pattern: re.Pattern[str], guard: str) -> Callable[[str], str]:
