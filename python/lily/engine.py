@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import secrets
 import sys
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from . import _core
 from .answer import AnswerRules, ResponseFormat, ToolChoice, answer_rules
+from .async_stream import AsyncStream
 from .calls import OPEN
 from .chat_template import RenderedPrompt, load_chat_template
 from .config import ModelConfig, load_config
@@ -30,7 +32,7 @@ from .guide import Guide
 from .hub import find_model
 from .memory import default_limit, format_bytes, parse_bytes
 from .messages import Message, Tool
-from .outputs import ChatReply, Chunk, Completion
+from .outputs import ChatChunk, ChatReply, Chunk, Completion
 from .owner import Owner, Request, Steps
 from .params import MAX_SEED, SamplingOverrides, SamplingParams, resolve
 from .parse import ReplyParser
@@ -45,6 +47,18 @@ from .tools import ToolLike, as_tools, parameters_by_name
 DeviceName = Literal["auto", "metal", "cuda", "cpu"]
 DtypeName = Literal["auto", "float32", "float16", "bfloat16"]
 Prompt = str | Sequence[int]
+
+
+class ChatOptions(SamplingOverrides, total=False):
+    """The keywords of `chat`, for `achat` and `astream_chat`."""
+
+    tools: Sequence[ToolLike] | None
+    tool_choice: ToolChoice | None
+    parallel_tool_calls: bool
+    response_format: ResponseFormat | None
+    reasoning: Reasoning | None
+    params: SamplingParams | None
+
 
 _log: Final = logging.getLogger("lily")
 _numbers: Final = count()
@@ -176,6 +190,42 @@ class Engine:
         given = (params or SamplingParams()).merged(overrides)
         return self._stream(self._plan(self._prompt_ids(prompt), given))
 
+    @overload
+    async def agenerate(
+        self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Unpack[SamplingOverrides]
+    ) -> Completion: ...
+
+    @overload
+    async def agenerate(
+        self, prompt: list[Prompt], params: SamplingParams | None = None, **overrides: Unpack[SamplingOverrides]
+    ) -> list[Completion]: ...
+
+    async def agenerate(
+        self,
+        prompt: Prompt | list[Prompt],
+        params: SamplingParams | None = None,
+        **overrides: Unpack[SamplingOverrides],
+    ) -> Completion | list[Completion]:
+        """As generate, for event loops. Cancelling the task cancels the request at its next step."""
+        prompts = [cast(Prompt, prompt)] if _is_single(prompt) else cast(list[Prompt], prompt)
+        completions = []
+        for one in prompts:
+            token_ids = await asyncio.to_thread(self._prompt_ids, one)
+            chunks = [chunk async for chunk in self.astream(token_ids, params, **overrides)]
+            completions.append(fold_completion(chunks, list(map(int, token_ids))))
+        return completions[0] if _is_single(prompt) else completions
+
+    def astream(
+        self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Unpack[SamplingOverrides]
+    ) -> AsyncStream[Chunk]:
+        """As stream, for event loops. The request is checked and starts when the first chunk is awaited."""
+
+        def start(on_item: Callable[[], None]) -> Stream:
+            given = (params or SamplingParams()).merged(overrides)
+            return self._stream(self._plan(self._prompt_ids(prompt), given), on_item)
+
+        return AsyncStream(start)
+
     def chat(
         self,
         messages: Sequence[Message],
@@ -227,6 +277,39 @@ class Engine:
         **overrides: Unpack[SamplingOverrides],
     ) -> ChatStream:
         """As chat, token by token."""
+        return self._chat_stream(
+            messages,
+            None,
+            tools=tools,
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel_tool_calls,
+            response_format=response_format,
+            reasoning=reasoning,
+            params=params,
+            **overrides,
+        )
+
+    async def achat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> ChatReply:
+        """As chat, with the same options, for event loops. Cancelling the task cancels the request at its next step."""
+        return fold_chat([chunk async for chunk in self.astream_chat(messages, **options)])
+
+    def astream_chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> AsyncStream[ChatChunk]:
+        """As stream_chat, for event loops. The request is checked and starts when the first chunk is awaited."""
+        return AsyncStream(lambda on_item: self._chat_stream(messages, on_item, **options))
+
+    def _chat_stream(
+        self,
+        messages: Sequence[Message],
+        on_item: Callable[[], None] | None,
+        *,
+        tools: Sequence[ToolLike] | None = None,
+        tool_choice: ToolChoice | None = None,
+        parallel_tool_calls: bool = True,
+        response_format: ResponseFormat | None = None,
+        reasoning: Reasoning | None = None,
+        params: SamplingParams | None = None,
+        **overrides: Unpack[SamplingOverrides],
+    ) -> ChatStream:
         given = (params or SamplingParams()).merged(overrides)
         enable_thinking, budget = read_reasoning(reasoning)
         if budget is not None:
@@ -248,7 +331,8 @@ class Engine:
         )
         plan = self._plan(rendered.token_ids(self._tokenizer), given, rules)
         tools_by_name = parameters_by_name(described) if rules.allows_calls else None
-        return ChatStream(self._stream(plan), ReplyParser(inside=rendered.opens_reasoning, tools=tools_by_name))
+        parser = ReplyParser(inside=rendered.opens_reasoning, tools=tools_by_name)
+        return ChatStream(self._stream(plan, on_item), parser)
 
     def session(self) -> Session:
         """An empty timeline that the caller drives. Raises MemoryLimitError if there is no room for one more."""
@@ -411,13 +495,13 @@ class Engine:
             budget = ThinkingBudget(params.thinking_token_budget, bridge, self._text_table, inside=inside)
         return Guide(self._config.vocab_size, grammar=matcher, budget=budget)
 
-    def _stream(self, plan: Generation) -> Stream:
+    def _stream(self, plan: Generation, on_item: Callable[[], None] | None = None) -> Stream:
         runtime, running = self._runtime, self._running
 
         def job(request: Request[Chunk | Progress, None]) -> Steps[Chunk | Progress, None]:
             return plan.steps(request, runtime, running)
 
-        return Stream(self._owner.submit(job), ProgressReport(self._progress, "prefill", "tok"), self)
+        return Stream(self._owner.submit(job, on_item), ProgressReport(self._progress, "prefill", "tok"), self)
 
 
 def _is_single(prompt: object) -> bool:

@@ -33,12 +33,16 @@ class _Failed:
 
 
 class Request(Generic[Item, Result]):
-    """One job and the queue on which its caller waits: iterating gives what it yields, `result` what it returns."""
+    """One job and the queue on which its caller waits: iterating gives what it yields, `result` what it returns.
 
-    def __init__(self, job: Job[Item, Result]) -> None:
+    on_item: called on the owner thread whenever `poll` has something new, for callers that cannot wait.
+    """
+
+    def __init__(self, job: Job[Item, Result], on_item: Callable[[], None] | None = None) -> None:
         # The flag is read by the device inside a long step, so that a cancelled prefill ends at the next opportunity.
         self.cancel_flag = _core.CancelFlag()
         self._queue: SimpleQueue[Item | _Done[Result] | _Failed] = SimpleQueue()
+        self._on_item = on_item
         self._steps = job(self)
         self._finished = False
         self._result: Result | None = None
@@ -46,7 +50,7 @@ class Request(Generic[Item, Result]):
 
     def push(self, item: Item) -> None:
         """Send an item from inside a step, where the job cannot yield (a callback of the device)."""
-        self._queue.put(item)
+        self._put(item)
 
     def cancel(self) -> None:
         """End the job at its next step. A caller that waits for it gets CancelledError."""
@@ -63,6 +67,19 @@ class Request(Generic[Item, Result]):
         except BaseException:  # Ctrl-C while waiting
             self.cancel()
             raise
+        return self._read(item)
+
+    def poll(self) -> Item | None:
+        """As next, but None instead of waiting."""
+        if self._finished:
+            raise StopIteration
+        try:
+            item = self._queue.get_nowait()
+        except Empty:
+            return None
+        return self._read(item)
+
+    def _read(self, item: Item | _Done[Result] | _Failed) -> Item:
         if isinstance(item, _Done):
             self._finished = True
             self._result = item.result
@@ -81,6 +98,15 @@ class Request(Generic[Item, Result]):
             pass
         return cast(Result, self._result)
 
+    def _put(self, item: Item | _Done[Result] | _Failed) -> None:
+        self._queue.put(item)
+        if self._on_item is not None:
+            try:
+                self._on_item()
+            except RuntimeError:  # the caller's event loop is closed: nobody waits any more
+                self._on_item = None
+                self.cancel()
+
     def _step(self) -> bool:
         """Run one step on the owner thread; False after the last."""
         try:
@@ -89,14 +115,14 @@ class Request(Generic[Item, Result]):
             else:
                 item = next(self._steps)
         except StopIteration as stop:
-            self._queue.put(_Done(stop.value))
+            self._put(_Done(stop.value))
             return False
         except BaseException as error:
             closed = self._engine_closed and isinstance(error, CancelledError)
-            self._queue.put(_Failed(_closed_during_call() if closed else error))
+            self._put(_Failed(_closed_during_call() if closed else error))
             return False
         if item is not None:
-            self._queue.put(item)
+            self._put(item)
         return True
 
     def _end(self, error: EngineClosedError) -> None:
@@ -104,9 +130,9 @@ class Request(Generic[Item, Result]):
         try:
             self._steps.throw(error)
         except BaseException as raised:
-            self._queue.put(_Failed(raised))
+            self._put(_Failed(raised))
         else:
-            self._queue.put(_Failed(error))
+            self._put(_Failed(error))
 
 
 class Owner:
@@ -134,7 +160,7 @@ class Owner:
         """Run `function` on the owner thread after its last job: the place to release the device."""
         self._at_exit = function
 
-    def submit(self, job: Job[Item, Result]) -> Request[Item, Result]:
+    def submit(self, job: Job[Item, Result], on_item: Callable[[], None] | None = None) -> Request[Item, Result]:
         """Queue a job. Raises EngineClosedError after `close`, and in a child process made by fork."""
         if os.getpid() != self._process:
             raise EngineClosedError(
@@ -145,7 +171,7 @@ class Owner:
             raise RuntimeError("the engine was called from its own thread, which would wait for itself for ever")
         if self._stopping.is_set():
             raise EngineClosedError("the engine is closed")
-        request = Request(job)
+        request = Request(job, on_item)
         self._inbox.put(request)  # type: ignore[arg-type]  # the thread moves items, it never looks at them
         if self._stopped.is_set():  # the thread may have emptied the inbox for the last time before the put
             request._end(EngineClosedError("the engine is closed"))

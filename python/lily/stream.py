@@ -35,6 +35,18 @@ class Stream(Iterator[Chunk]):
             raise
         return item
 
+    def poll(self) -> Chunk | None:
+        """As next, but None if there is nothing yet."""
+        if self._closed:
+            raise StopIteration
+        try:
+            while isinstance(item := self._request.poll(), Progress):
+                self._report.update(item)
+        except BaseException:
+            self.close()
+            raise
+        return item
+
     def close(self) -> None:
         """Cancel the request if it still runs. May be called twice, and from any thread."""
         self._closed = True
@@ -62,7 +74,14 @@ class ChatStream(Iterator[ChatChunk]):
         self._reasoning_tokens = 0
 
     def __next__(self) -> ChatChunk:
-        chunk = next(self._chunks)
+        return self._read(next(self._chunks))
+
+    def poll(self) -> ChatChunk | None:
+        """As next, but None if there is nothing yet."""
+        chunk = self._chunks.poll()
+        return None if chunk is None else self._read(chunk)
+
+    def _read(self, chunk: Chunk) -> ChatChunk:
         if self._parser.inside:
             self._reasoning_tokens += 1
         pieces = [self._parser.push(chunk.text)]

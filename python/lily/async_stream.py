@@ -1,0 +1,89 @@
+"""Streams for event loops: the same requests, awaited instead of waited for. No thread waits for a request."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Generic, Protocol, TypeVar
+
+Item_co = TypeVar("Item_co", covariant=True)
+Item = TypeVar("Item")
+
+
+class PolledStream(Protocol[Item_co]):
+    """What Stream and ChatStream offer an event loop."""
+
+    def poll(self) -> Item_co | None: ...
+
+    def close(self) -> None: ...
+
+
+class AsyncStream(AsyncIterator[Item], Generic[Item]):
+    """Chunks of one request, one per token. The request starts with the first `anext`, which checks it as well.
+
+    Leaving the iteration early needs `aclose`, or `async with`; dropping the stream does it too, once it is collected.
+    Cancelling the task that waits, as `asyncio.timeout` does, cancels the request at its next step;
+    asyncio.CancelledError passes through unchanged.
+
+    start: makes the stream; it gets the function to call, from any thread, when there is something to poll.
+    """
+
+    def __init__(self, start: Callable[[Callable[[], None]], PolledStream[Item]]) -> None:
+        self._start = start
+        self._stream: PolledStream[Item] | None = None
+        self._ready = asyncio.Event()
+        self._closed = False
+
+    def __aiter__(self) -> AsyncStream[Item]:
+        return self
+
+    async def __anext__(self) -> Item:
+        if self._closed:
+            raise StopAsyncIteration
+        try:
+            if self._stream is None:
+                # Rendering, tokenising and compiling a grammar take milliseconds: in a pool thread, not in the loop.
+                # If this await is cancelled, the stream that the pool still makes is dropped, which cancels it.
+                self._stream = await asyncio.to_thread(self._start, _waker(self._ready))
+            stream = self._stream
+            while True:
+                self._ready.clear()
+                item = stream.poll()
+                if item is not None:
+                    return item
+                await self._ready.wait()
+        except StopIteration:
+            self._close()
+            raise StopAsyncIteration from None
+        except BaseException:
+            self._close()
+            raise
+
+    async def aclose(self) -> None:
+        """Cancel the request if it still runs. May be called twice."""
+        self._close()
+
+    def _close(self) -> None:
+        self._closed = True
+        if self._stream is not None:
+            self._stream.close()
+        self._ready.set()  # a task that waits in `anext` sees the end
+
+    async def __aenter__(self) -> AsyncStream[Item]:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+
+def _waker(ready: asyncio.Event) -> Callable[[], None]:
+    """Sets `ready` from any thread. It does not hold the stream, which could otherwise not be collected."""
+    loop = asyncio.get_running_loop()
+
+    def wake() -> None:
+        loop.call_soon_threadsafe(ready.set)
+
+    return wake
