@@ -10,9 +10,10 @@ import pytest
 import lily.engine
 import lily.params
 import lily.session
+import lily.tools
 
 
-@pytest.mark.parametrize("module", [lily.engine, lily.params, lily.session], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [lily.engine, lily.params, lily.session, lily.tools], ids=lambda module: module.__name__)
 def test_examples(module: ModuleType) -> None:
     failed, tried = doctest.testmod(module)
     assert tried and not failed
