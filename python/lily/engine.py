@@ -38,6 +38,7 @@ from .params import MAX_SEED, SamplingOverrides, SamplingParams, resolve
 from .parse import ReplyParser
 from .progress import Progress, ProgressOption, ProgressReport, wants_progress
 from .reasoning import Reasoning, read_reasoning
+from .scoring import score_labels
 from .session import Session, check_token_ids, context_length_error, decode_sessions, locked
 from .stream import ChatStream, Stream, fold_chat, fold_completion
 from .thinking import ThinkingBudget, bridge_ids, opens_thinking
@@ -311,6 +312,8 @@ class Engine:
         **overrides: Unpack[SamplingOverrides],
     ) -> ChatStream:
         given = (params or SamplingParams()).merged(overrides)
+        if given.prompt_logprobs is not None:
+            raise ValueError("prompt_logprobs is of generate and stream; pass the result of render to one of them")
         enable_thinking, budget = read_reasoning(reasoning)
         if budget is not None:
             if given.thinking_token_budget not in (None, budget):
@@ -333,6 +336,33 @@ class Engine:
         tools_by_name = parameters_by_name(described) if rules.allows_calls else None
         parser = ReplyParser(inside=rendered.opens_reasoning, tools=tools_by_name)
         return ChatStream(self._stream(plan, on_item), parser)
+
+    def score(self, prompt: Prompt, labels: Sequence[Prompt]) -> list[float]:
+        """Natural log-probability of each label (text or token ids) as what follows the prompt, in the same order.
+
+        A label is tokenised by itself, so its leading space counts; its score is the sum over its tokens. Labels of
+        one token need no work beyond the prompt. Raises as generate; ValueError for a label without tokens.
+
+        >>> with Engine("lily-nano", max_context=1024) as engine:
+        ...     prompt = engine.render([{"role": "user", "content": "33 / 11 = ?"}], reasoning=False)
+        ...     scores = engine.score(prompt, ["3", "4"])
+        >>> scores[0] > scores[1]
+        True
+        """
+        if isinstance(labels, str) or not len(labels):
+            raise ValueError("score needs a list of one or more labels")
+        prompt_ids = check_token_ids(self._prompt_ids(prompt), self._config.vocab_size)
+        label_ids = [check_token_ids(self._prompt_ids(label), self._config.vocab_size) for label in labels]
+        if not len(prompt_ids):
+            raise ValueError("the prompt has no tokens")
+        longest = max(map(len, label_ids))
+        for label, ids in zip(labels, label_ids, strict=True):
+            if not len(ids):
+                raise ValueError(f"the label {label!r} has no tokens")
+        if len(prompt_ids) + longest > self._max_context:
+            raise context_length_error(len(prompt_ids), longest, self._max_context)
+        with self.session() as session:
+            return score_labels(session, prompt_ids.tolist(), [ids.tolist() for ids in label_ids])
 
     def session(self) -> Session:
         """An empty timeline that the caller drives. Raises MemoryLimitError if there is no room for one more."""

@@ -18,6 +18,7 @@ from .outputs import Chunk, FinishReason, Timing, TokenLogprob, Usage
 from .owner import Request, Steps
 from .params import ResolvedSampling
 from .progress import Progress
+from .prompt_logprobs import prompt_steps
 
 
 def prefill_chunks(
@@ -96,11 +97,21 @@ class Generation:
             text = Detokenizer(
                 self.id_to_bytes, tuple(given.stop), include_stop_str_in_output=given.include_stop_str_in_output
             )
+            scored = None
+            if given.prompt_logprobs is not None:
+                scored = yield from prompt_steps(
+                    request,  # type: ignore[arg-type]  # a queue of more than Progress takes Progress too
+                    runtime,
+                    timeline,
+                    self.prompt_token_ids,
+                    len(self.token_bytes),
+                    given.prompt_logprobs,
+                )
             drawn = yield from prefill_chunks(
-                request,  # type: ignore[arg-type]  # a queue of more than Progress takes Progress too
+                request,  # type: ignore[arg-type]
                 runtime,
                 timeline,
-                self.prompt_token_ids,
+                self.prompt_token_ids if scored is None else self.prompt_token_ids[-1:],
                 self._guided(timeline, forced) or (early if given.min_tokens else normal),
             )
             first_token = perf_counter()
@@ -119,6 +130,7 @@ class Generation:
                         logprob=logprob,
                         finish_reason=finish_reason,
                         stop_reason=stop_reason,
+                        prompt_logprobs=None if scored is None else (None, *map(self._logprob, scored)),
                         usage=self._usage(num_tokens),
                         timing=self._timing(started, first_token, num_tokens),
                     )

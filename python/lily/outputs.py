@@ -63,7 +63,8 @@ class TokenLogprob:
 class Chunk:
     """One generated token. `text` may be empty (an incomplete character, a held-back stop match, a stop token).
 
-    Joined texts equal the text of the Completion. The last chunk has finish_reason, stop_reason, usage and timing.
+    Joined texts equal the text of the Completion. The last chunk has finish_reason, stop_reason, prompt_logprobs, usage
+    and timing.
     """
 
     text: str
@@ -71,13 +72,17 @@ class Chunk:
     logprob: TokenLogprob | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     usage: Usage | None = None
     timing: Timing | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A finished completion. token_ids include the stop token; text does not. stop_reason: what matched, else None."""
+    """A finished completion. token_ids include the stop token; text does not. stop_reason: what matched, else None.
+
+    prompt_logprobs: one entry per token of the prompt, if asked for; the first is None, since nothing stands before it.
+    """
 
     text: str
     token_ids: tuple[int, ...]
@@ -85,6 +90,7 @@ class Completion:
     finish_reason: FinishReason
     stop_reason: str | int | None
     logprobs: tuple[TokenLogprob, ...] | None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None
     usage: Usage
     timing: Timing
 

@@ -126,6 +126,7 @@ def fold_completion(chunks: Iterable[Chunk], prompt_token_ids: Sequence[int]) ->
         finish_reason=last.finish_reason,
         stop_reason=last.stop_reason,
         logprobs=logprobs or None,
+        prompt_logprobs=last.prompt_logprobs,
         usage=last.usage,
         timing=last.timing,
     )
