@@ -14,7 +14,7 @@ import sys
 from bench import runner
 from lily.hub import find_model
 
-BENCHES = ("decode", "prefill")
+BENCHES = ("decode", "prefill", "overhead")
 
 
 def parse_arm(text: str) -> runner.Arm:
