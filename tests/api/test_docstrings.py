@@ -13,7 +13,10 @@ import lily.session
 import lily.tools
 
 
-@pytest.mark.parametrize("module", [lily.engine, lily.params, lily.session, lily.tools], ids=lambda module: module.__name__)
+MODULES = [lily.engine, lily.params, lily.session, lily.tools]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_examples(module: ModuleType) -> None:
     failed, tried = doctest.testmod(module)
     assert tried and not failed
