@@ -24,7 +24,11 @@ _MAX_COMPILED: Final = 32
 # Flexible, so that the model may print in its own way, but bounded: white space without end is no answer.
 _JSON_OPTIONS: Final = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
 # A think block is free text up to its first closing tag; the answer stands after an empty line, as templates write it.
-_AFTER_THINKING: Final = 'start: think "\\n\\n" @answer\nthink[lazy]: /(?s:.*)<\\/think>/\n'
+# A tool call in the block would be one outside of the grammar: the block has to be closed before it.
+_AFTER_THINKING: Final = r"""start: think "\n\n" @answer
+think[lazy]: THOUGHT
+THOUGHT: /(?s:.*)<\/think>/ & ~/(?s:.*<tool_call>.*)/
+"""
 
 # Keywords of JSON schema below which other schemas stand: one, a list, or a dict of them.
 _ONE_SCHEMA: Final = ("items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")

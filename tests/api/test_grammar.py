@@ -136,6 +136,7 @@ def test_after_thinking_the_block_is_free_and_must_close(compiler: GrammarCompil
     state = compiler.matcher(json_grammar('{"type": "integer"}').after_thinking(), [STOP])
     feed(state, tokenizer, 'any text, even {"json": 1} and </thin')
     assert STOP not in allowed(state)
+    assert tokenizer.added_tokens["<tool_call>"] not in allowed(state)
     feed(state, tokenizer, "</think>\n\n12")
     assert STOP in allowed(state)
 
