@@ -12,7 +12,6 @@ import lily.params
 import lily.session
 import lily.tools
 
-
 MODULES = [lily.engine, lily.params, lily.session, lily.tools]
 
 
