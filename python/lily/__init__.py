@@ -13,10 +13,12 @@ from .errors import (
     GrammarError,
     LilyError,
     MemoryLimitError,
+    SnapshotError,
     ToolCallError,
 )
 from .outputs import ChatChunk, ChatReply, Chunk, Completion, Timing, TokenLogprob, ToolCall, Usage
 from .params import SamplingParams
+from .prefix_cache import PrefixCache
 from .session import Session
 
 __version__ = version("lily")
@@ -36,8 +38,10 @@ __all__ = [
     "GrammarError",
     "LilyError",
     "MemoryLimitError",
+    "PrefixCache",
     "SamplingParams",
     "Session",
+    "SnapshotError",
     "Timing",
     "TokenLogprob",
     "ToolCall",

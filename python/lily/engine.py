@@ -10,6 +10,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from time import perf_counter
@@ -25,7 +26,9 @@ from .async_stream import AsyncStream
 from .calls import OPEN
 from .chat_template import RenderedPrompt, load_chat_template
 from .config import ModelConfig, load_config
+from .disk_cache import DiskCache
 from .errors import CancelledError, ChatTemplateError
+from .fingerprint import fingerprints
 from .generation import Generation
 from .grammar import Grammar, GrammarCompiler, params_grammar
 from .guide import Guide
@@ -36,10 +39,12 @@ from .outputs import ChatChunk, ChatReply, Chunk, Completion
 from .owner import Owner, Request, Steps
 from .params import MAX_SEED, SamplingOverrides, SamplingParams, resolve
 from .parse import ReplyParser
+from .prefix_cache import PrefixCache
 from .progress import Progress, ProgressOption, ProgressReport, wants_progress
 from .reasoning import Reasoning, read_reasoning
 from .scoring import score_labels
 from .session import Session, check_token_ids, context_length_error, decode_sessions, locked
+from .state_file import StateFile
 from .stream import ChatStream, Stream, fold_chat, fold_completion
 from .thinking import ThinkingBudget, bridge_ids, opens_thinking
 from .tokenizer import Tokenizer
@@ -71,6 +76,8 @@ class Engine:
     model: a folder, a Hugging Face id in the local cache, or "lily-nano", which comes with lily.
     max_context: tokens of prompt and completion; None is what fits into memory, at most the model's limit.
     memory_limit: bytes, or text like "24GiB"; None is 80 % of what the machine has available now.
+    prefix_cache_bytes: of it, for kept beginnings of prompts (`prefix_cache`); None is a quarter of what is left after
+    the model, 0 keeps nothing. cache_dir: a folder that keeps them longer, for other processes too; None is none.
     chat_template: Jinja text or a path, instead of the checkpoint's own.
     progress: of loading and prefill: True, False, or a function of (done, total), called in the thread that waits.
     None shows a bar in terminals and notebooks.
@@ -93,6 +100,8 @@ class Engine:
         dtype: DtypeName = "auto",
         max_context: int | None = None,
         memory_limit: int | str | None = None,
+        prefix_cache_bytes: int | str | None = None,
+        cache_dir: str | Path | None = None,
         chat_template: str | Path | None = None,
         progress: ProgressOption = None,
     ) -> None:
@@ -112,7 +121,18 @@ class Engine:
         self._owner = Owner(f"lily-engine-{next(_numbers)}")
         self._finalizer = weakref.finalize(self, self._owner.close)
         try:
-            self._runtime = self._load(folder, device=device, dtype=dtype, max_context=max_context)
+            cache_bytes = prefix_cache_bytes if prefix_cache_bytes in (None, 0) else parse_bytes(prefix_cache_bytes)
+            self._runtime = self._load(
+                folder, device=device, dtype=dtype, max_context=max_context, prefix_cache_bytes=cache_bytes
+            )
+            source = self._chat_template.source if self._chat_template is not None else None
+            # Read when they are first needed: samples of all weight files.
+            self._fingerprints = cache(partial(fingerprints, folder, self._config, self._runtime.dtype, source))
+            disk = None if cache_dir is None else DiskCache(Path(cache_dir), self._fingerprints())
+            self._prefix_cache = PrefixCache(
+                self._owner, self._runtime, border_token_id=self._tokenizer.added_tokens.get("<|im_start|>"), disk=disk
+            )
+            self._owner.at_exit(_closing(self._runtime, disk))
         except BaseException:
             self._owner.close()
             raise
@@ -122,7 +142,9 @@ class Engine:
         if not callable(progress) and wants_progress(progress):
             print(report, file=sys.stderr)
 
-    def _load(self, folder: Path, *, device: str, dtype: str, max_context: int | None) -> _core.Runtime:
+    def _load(
+        self, folder: Path, *, device: str, dtype: str, max_context: int | None, prefix_cache_bytes: int | None
+    ) -> _core.Runtime:
         native = _core.ModelConfig(**self._config.core_arguments())
         limit, owner = self._memory_limit, self._owner
         model_context = self._config.max_position_embeddings or 0
@@ -141,6 +163,7 @@ class Engine:
                 max_context=max_context,
                 model_context=model_context,
                 memory_limit=limit,
+                prefix_cache_bytes=prefix_cache_bytes,
                 debug=os.environ.get("LILY_CPU_DEBUG", ""),
                 progress=report,
             )
@@ -373,7 +396,26 @@ class Engine:
             vocab_size=self._config.vocab_size,
             max_context=self._max_context,
             progress=self._progress,
+            cache=self._prefix_cache if self._prefix_cache.enabled else None,
+            fingerprints=self._fingerprints,
         )
+
+    def load_session(self, path: str | Path) -> Session:
+        """A new session that continues what `Session.save` wrote.
+
+        Raises SnapshotError for a file that is damaged or of another model, quantisation, tokenizer or chat template,
+        ContextLengthError if it is longer than this engine's context, MemoryLimitError.
+        """
+        file = StateFile.read(Path(path), self._fingerprints())
+        if len(file.token_ids) > self._max_context:
+            raise context_length_error(len(file.token_ids), 0, self._max_context)
+        session = self.session()
+        try:
+            session._load(file)
+        except BaseException:
+            session.close()
+            raise
+        return session
 
     def prefill(self, token_ids: Sequence[int]) -> Session:
         """A new session that has computed `token_ids` [n] and holds the logits after the last one."""
@@ -410,6 +452,11 @@ class Engine:
     def runtime(self) -> _core.Runtime:
         """The native side: device, dtype, max_context, memory_bytes, load_report, decode_stats(), prefill_stats()."""
         return self._runtime
+
+    @property
+    def prefix_cache(self) -> PrefixCache:
+        """Kept beginnings of prompts, shared by all requests and sessions of this engine."""
+        return self._prefix_cache
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
@@ -527,11 +574,25 @@ class Engine:
 
     def _stream(self, plan: Generation, on_item: Callable[[], None] | None = None) -> Stream:
         runtime, running = self._runtime, self._running
+        prefix_cache = self._prefix_cache if self._prefix_cache.enabled else None
 
         def job(request: Request[Chunk | Progress, None]) -> Steps[Chunk | Progress, None]:
-            return plan.steps(request, runtime, running)
+            return plan.steps(request, runtime, running, prefix_cache)
 
         return Stream(self._owner.submit(job, on_item), ProgressReport(self._progress, "prefill", "tok"), self)
+
+
+def _closing(runtime: _core.Runtime, disk: DiskCache | None) -> Callable[[], None]:
+    """What the owner thread does last. Holds no engine, which could not be collected then."""
+
+    def close() -> None:
+        try:
+            if disk is not None:
+                disk.close()
+        finally:
+            runtime.close()
+
+    return close
 
 
 def _is_single(prompt: object) -> bool:

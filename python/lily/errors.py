@@ -105,3 +105,12 @@ class DeviceError(LilyError, RuntimeError):
         self.kernel = kernel
         self.code = code
         self.fatal = fatal
+
+
+class SnapshotError(LilyError, ValueError):
+    """A saved state cannot be used: damaged, or of another model. Nothing of it was used."""
+
+    def __init__(self, message: str, *, path: str, reason: str) -> None:
+        super().__init__(message)
+        self.path = path
+        self.reason = reason

@@ -17,6 +17,7 @@ from .guide import Guide
 from .outputs import Chunk, FinishReason, Timing, TokenLogprob, Usage
 from .owner import Request, Steps
 from .params import ResolvedSampling
+from .prefix_cache import PrefixCache
 from .progress import Progress
 from .prompt_logprobs import prompt_steps
 
@@ -25,28 +26,42 @@ def prefill_chunks(
     request: Request[Progress, object],
     runtime: _core.Runtime,
     timeline: _core.Timeline,
-    token_ids: NDArray[np.uint32],
+    prompt: NDArray[np.uint32],
+    cache: PrefixCache | None,
     sampling: _core.Sampling | None = None,
 ) -> Steps[Progress, _core.SampleResult | None]:
-    """Append `token_ids` [n] to the timeline, one chunk a step; returns what `sampling` drew after the last one."""
-    total = len(token_ids)
-    chunk = runtime.max_chunk_tokens
+    """Extend the timeline, which holds a beginning of `prompt` [n], to all of it, one chunk a step.
+
+    Returns what `sampling` drew after the last token. Chunks end where the cache keeps the state; if the prefill is
+    cancelled or fails, the state after the chunks that are complete is kept too.
+    """
+    total, start = len(prompt), timeline.num_tokens
+    places = cache.places(prompt, start) if cache is not None else []
     drawn = None
-    for start in range(0, total, chunk):
-        if start:
-            yield None
-        end = min(start + chunk, total)
-        is_last = end == total
-        drawn = runtime.prefill(
-            timeline,
-            token_ids[start:end],
-            wants_logits=is_last,
-            sampling=sampling if is_last else None,
-            cancel=request.cancel_flag,
-        )
-        if request.cancel_flag.is_set():
-            raise CancelledError("the request was cancelled during its prefill")
-        request.push(Progress(end, total))
+    try:
+        while start < total:
+            end = min(start + runtime.max_chunk_tokens, *places[:1], total)
+            is_last = end == total
+            drawn = runtime.prefill(
+                timeline,
+                prompt[start:end],
+                wants_logits=is_last,
+                sampling=sampling if is_last else None,
+                cancel=request.cancel_flag,
+            )
+            if request.cancel_flag.is_set():
+                raise CancelledError("the request was cancelled during its prefill")
+            if cache is not None and places[:1] == [end]:
+                cache.keep(prompt[:end], timeline, of_prompt=prompt)
+                del places[0]
+            request.push(Progress(end, total))
+            start = end
+            if not is_last:
+                yield None
+    except BaseException:
+        if cache is not None:
+            cache.keep(prompt[: timeline.num_tokens], timeline)
+        raise
     return drawn
 
 
@@ -71,16 +86,20 @@ class Generation:
     forbidden_token_ids: frozenset[int] = frozenset()
 
     def steps(
-        self, request: Request[Chunk | Progress, None], runtime: _core.Runtime, running: list[_core.Timeline]
+        self,
+        request: Request[Chunk | Progress, None],
+        runtime: _core.Runtime,
+        running: list[_core.Timeline],
+        cache: PrefixCache | None,
     ) -> Steps[Chunk | Progress, None]:
         """The job: yields a Chunk per token. On a cancelled request the error carries the usage so far.
 
         running: the timelines of all requests on this engine; without room for one more this waits for one of them.
         """
-        num_tokens = 0
+        num_tokens = cached_tokens = 0
         while True:
             try:
-                timeline = runtime.timeline()
+                timeline, cached_tokens = self._admit(runtime, cache)
                 break
             except MemoryLimitError:
                 if not running:
@@ -88,6 +107,7 @@ class Generation:
             yield None
         running.append(timeline)
         started = perf_counter()
+        output_ids: list[int] = []
         try:
             if self.sampling.has_penalties:
                 timeline.set_token_counts(self.prompt_token_ids.tolist(), [])
@@ -111,12 +131,14 @@ class Generation:
                 request,  # type: ignore[arg-type]
                 runtime,
                 timeline,
-                self.prompt_token_ids if scored is None else self.prompt_token_ids[-1:],
+                self.prompt_token_ids,
+                cache,
                 self._guided(timeline, forced) or (early if given.min_tokens else normal),
             )
             first_token = perf_counter()
             while drawn is not None:
                 num_tokens += 1
+                output_ids.append(drawn.token_id)
                 piece, finish_reason, stop_reason = self._read(text, drawn.token_id, num_tokens)
                 if guide is not None and finish_reason != "stop":
                     guide.push(drawn.token_id)
@@ -131,19 +153,39 @@ class Generation:
                         finish_reason=finish_reason,
                         stop_reason=stop_reason,
                         prompt_logprobs=None if scored is None else (None, *map(self._logprob, scored)),
-                        usage=self._usage(num_tokens),
-                        timing=self._timing(started, first_token, num_tokens),
+                        usage=self._usage(num_tokens, cached_tokens),
+                        timing=self._timing(started, first_token, num_tokens, cached_tokens),
                     )
                     return
                 yield Chunk(text=piece, token_id=drawn.token_id, logprob=logprob)
                 sampling = self._guided(timeline, forced) or (early if num_tokens < given.min_tokens else normal)
                 (drawn,) = runtime.decode([timeline], None, sampling=[sampling])
         except CancelledError as error:
-            error.usage = self._usage(num_tokens)
+            error.usage = self._usage(num_tokens, cached_tokens)
             raise
         finally:
+            if cache is not None and num_tokens > 1:  # the answer is the beginning of what comes next
+                computed = np.array(output_ids[:-1], np.uint32)
+                cache.keep(np.concatenate([self.prompt_token_ids, computed])[: timeline.num_tokens], timeline)
             running.remove(timeline)
             timeline.close()
+
+    def _admit(self, runtime: _core.Runtime, cache: PrefixCache | None) -> tuple[_core.Timeline, int]:
+        """A timeline with memory for the whole request, and the number of prompt tokens it holds already."""
+        timeline = runtime.timeline()
+        # The last token is drawn, but never computed.
+        num_tokens = len(self.prompt_token_ids) + self.max_tokens - 1
+        try:
+            if cache is None:
+                timeline.reserve(num_tokens)
+                return timeline, 0
+            scores_prompt = self.sampling.given.prompt_logprobs is not None  # for that each token must be computed
+            cached_tokens = 0 if scores_prompt else cache.restore(timeline, self.prompt_token_ids)
+            cache.reserve(timeline, num_tokens)
+        except BaseException:
+            timeline.close()
+            raise
+        return timeline, cached_tokens
 
     def _guided(self, timeline: _core.Timeline, forced: _core.Sampling) -> _core.Sampling | None:
         """Give the device the mask for the next token; returns `forced` if it leaves only one."""
@@ -202,15 +244,17 @@ class Generation:
 
         return entry(drawn.token_id, drawn.logprob, tuple(entry(*pair) for pair in drawn.top_logprobs))
 
-    def _usage(self, num_tokens: int) -> Usage:
-        return Usage(prompt_tokens=len(self.prompt_token_ids), completion_tokens=num_tokens)
+    def _usage(self, num_tokens: int, cached_tokens: int) -> Usage:
+        return Usage(
+            prompt_tokens=len(self.prompt_token_ids), completion_tokens=num_tokens, cached_tokens=cached_tokens
+        )
 
-    def _timing(self, started: float, first_token: float, num_tokens: int) -> Timing:
+    def _timing(self, started: float, first_token: float, num_tokens: int, cached_tokens: int) -> Timing:
         prefill, decode = first_token - started, perf_counter() - first_token
         return Timing(
             queue_seconds=started - self.submitted,
             prefill_seconds=prefill,
             decode_seconds=decode,
-            prefill_tokens_per_second=len(self.prompt_token_ids) / prefill if prefill > 0 else 0.0,
+            prefill_tokens_per_second=(len(self.prompt_token_ids) - cached_tokens) / prefill if prefill > 0 else 0.0,
             decode_tokens_per_second=(num_tokens - 1) / decode if decode > 0 else 0.0,
         )

@@ -5,18 +5,21 @@ from __future__ import annotations
 import threading
 import weakref
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
-from .errors import ContextLengthError, EngineClosedError
+from .errors import ContextLengthError, EngineClosedError, MemoryLimitError
 from .generation import prefill_chunks
 from .owner import Owner, Request, Steps
+from .prefix_cache import PrefixCache
 from .progress import Progress, ProgressOption, ProgressReport
+from .state_file import StateFile
 
 
 class Session:
@@ -45,6 +48,9 @@ class Session:
         vocab_size: int,
         max_context: int,
         progress: ProgressOption,
+        cache: PrefixCache | None,
+        fingerprints: Callable[[], Mapping[str, str]],
+        timeline: _core.Timeline | None = None,
     ) -> None:
         self._engine = engine  # an engine is not collected while it has sessions
         self._owner = owner
@@ -52,19 +58,22 @@ class Session:
         self._vocab_size = vocab_size
         self._max_context = max_context
         self._progress = progress
+        self._cache = cache
+        self._fingerprints = fingerprints
         self._lock = threading.RLock()
         self._token_ids = array("I")
         self._has_logits = False
-        timeline = owner.call(runtime.timeline)
+        timeline = timeline or owner.call(runtime.timeline)
         self._timeline: _core.Timeline | None = timeline
         self._finalizer = weakref.finalize(self, owner.post, timeline.close)
 
     def prefill(self, token_ids: Sequence[int]) -> int:
         """Extend the timeline to exactly `token_ids` and compute logits for the last one.
 
-        token_ids: the full prefix, shape [n], 1 <= n <= max_context. Returns the number of tokens reused: all computed
-        ones if the prefix extends them, else 0 and the timeline starts over. What was computed before a Ctrl-C stays.
-        Raises ValueError for an id outside the vocabulary, ContextLengthError if n > max_context.
+        token_ids: the full prefix, shape [n], 1 <= n <= max_context. Returns the number of tokens reused: those of
+        this session if the prefix extends them, or a beginning in the engine's prefix cache, whichever is longer.
+        What was computed before a Ctrl-C stays. Raises ValueError for an id outside the vocabulary, ContextLengthError
+        if n > max_context, and MemoryLimitError before any work if the memory for n tokens is not there.
         """
         wanted = check_token_ids(token_ids, self._vocab_size)
         if not len(wanted):
@@ -78,16 +87,22 @@ class Session:
             reused = len(known)
             extends = reused <= len(wanted) and np.array_equal(wanted[:reused], known)
             # The same prefix again needs nothing, if its last step left logits.
-            if not extends or (reused == len(wanted) and not self._has_logits):
+            if extends and reused == len(wanted) and self._has_logits:
+                return reused
+            self._has_logits = False
+            if not extends or reused == len(wanted):
                 timeline.reset()
                 reused = 0
-            if reused < len(wanted):
-                self._has_logits = False
-                try:
-                    yield from prefill_chunks(request, self._runtime, timeline, wanted[reused:])  # type: ignore[arg-type]
-                    self._has_logits = True
-                finally:
-                    self._token_ids = array("I", wanted[: timeline.num_tokens].tobytes())
+            try:
+                if self._cache is not None:
+                    reused = self._cache.restore(timeline, wanted, reused)
+                    self._cache.reserve(timeline, len(wanted))
+                else:
+                    timeline.reserve(len(wanted))
+                yield from prefill_chunks(request, self._runtime, timeline, wanted, self._cache)  # type: ignore[arg-type]
+                self._has_logits = True
+            finally:
+                self._token_ids = array("I", wanted[: timeline.num_tokens].tobytes())
             return reused
 
         with self._lock, ProgressReport(self._progress, "prefill", "tok") as report:
@@ -107,6 +122,89 @@ class Session:
         """
         with self._lock:
             decode_sessions([self], [token_id])
+
+    def fork(self) -> Session:
+        """A second session with the same tokens and logits; memory is shared until the two differ.
+
+        Raises MemoryLimitError if there is no room for one more session.
+        """
+        with self._lock:
+            branch = self._sibling(self._owner.call(self._open_timeline().fork))
+            branch._token_ids = array("I", self._token_ids)
+            branch._has_logits = self._has_logits
+            return branch
+
+    def truncate(self, num_tokens: int) -> int:
+        """Go back to the first `num_tokens` tokens, or to fewer: the state exists only where the prefix cache kept it.
+
+        Returns the number of tokens really kept; prefill the rest again. There are no logits then until the next step,
+        unless nothing had to go.
+        """
+        if num_tokens < 0:
+            raise ValueError(f"num_tokens is {num_tokens}; it must be at least 0")
+        with self._lock:
+            timeline = self._open_timeline()
+            if num_tokens >= len(self._token_ids):
+                return len(self._token_ids)
+            wanted = np.array(self._token_ids[:num_tokens], np.uint32)
+
+            def rewind() -> int:
+                if self._cache is not None:
+                    return self._cache.rewind(timeline, wanted)
+                timeline.reset()
+                return 0
+
+            self._has_logits = False
+            kept = self._owner.call(rewind)
+            del self._token_ids[kept:]
+            return kept
+
+    def save(self, path: str | Path) -> None:
+        """Write tokens, state and logits to one file, for `Engine.load_session`. The file appears whole or not at all.
+
+        Raises ValueError for a session without tokens, OSError if the file cannot be written.
+        """
+        with self._lock:
+            timeline = self._open_timeline()
+            if not self._token_ids:
+                raise ValueError("this session has no tokens to save: call prefill or decode first")
+            logits = self.logits.copy() if self._has_logits else None
+            recurrent_state, conv_state, kv = self._owner.call(timeline.read_state)
+            file = StateFile(
+                token_ids=np.array(self._token_ids, np.uint32),
+                recurrent_state=recurrent_state,
+                conv_state=conv_state,
+                kv=kv,
+                logits=logits,
+                fingerprints=self._fingerprints(),
+            )
+        file.write(Path(path))
+
+    def _load(self, file: StateFile) -> None:
+        """Take over what a file holds, into a new session. Raises MemoryLimitError."""
+        timeline, num_tokens = self._open_timeline(), len(file.token_ids)
+
+        def load() -> None:
+            if self._cache is not None:
+                self._cache.reserve(timeline, num_tokens)
+            timeline.load_state(num_tokens, file.recurrent_state, file.conv_state, file.kv, file.logits)
+
+        self._owner.call(load)
+        self._token_ids = array("I", file.token_ids.tobytes())
+        self._has_logits = file.logits is not None
+
+    def _sibling(self, timeline: _core.Timeline) -> Session:
+        return Session(
+            self._engine,
+            self._owner,
+            self._runtime,
+            vocab_size=self._vocab_size,
+            max_context=self._max_context,
+            progress=self._progress,
+            cache=self._cache,
+            fingerprints=self._fingerprints,
+            timeline=timeline,
+        )
 
     @property
     def logits(self) -> NDArray[np.float32]:
@@ -182,8 +280,11 @@ def decode_sessions(sessions: Sequence[Session], token_ids: Sequence[int]) -> No
 
     def step() -> None:
         try:
+            for session, timeline in zip(sessions, timelines, strict=True):
+                if session._cache is not None:
+                    session._cache.reserve(timeline, timeline.num_tokens + 1)
             runtime.decode(timelines, ids)
-        except ValueError:  # refused before it ran
+        except (ValueError, MemoryLimitError):  # refused before it ran
             raise
         except BaseException:
             for session in sessions:

@@ -29,6 +29,9 @@ class ScriptedTimeline:
     def set_token_counts(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None:
         self.counts = list(prompt_ids)
 
+    def reserve(self, num_tokens: int) -> None:
+        self.reserved = num_tokens
+
     def close(self) -> None:
         self.closed = True
 

@@ -26,13 +26,14 @@ def test_a_loop_by_hand_equals_generate(engine: Engine) -> None:
 
 def test_prefill_reuses_what_it_extends(engine: Engine) -> None:
     ids = engine.tokenize(PROMPT)
+    engine.prefix_cache.clear()
     with engine.session() as session:
         assert session.prefill(ids[:5]) == 0
         assert session.prefill(ids) == 5
         extended = session.logits.copy()
         assert session.prefill(ids) == len(ids)
         np.testing.assert_array_equal(session.logits, extended)
-        assert session.prefill(ids[:-1]) == 0 and session.token_ids == ids[:-1]
+        assert session.prefill(ids[:-1]) == 4 and session.token_ids == ids[:-1]
         session.decode(ids[-1])
         assert session.token_ids == ids and session.num_computed_tokens == len(ids)
         np.testing.assert_allclose(session.logits, extended, atol=2e-2 * np.abs(extended).max())
@@ -137,6 +138,6 @@ def test_what_an_interrupted_prefill_computed_stays() -> None:
         with pytest.raises(KeyboardInterrupt):
             session.prefill(ids[:900])
         # The second chunk may have been running already; it counts then, or is lost as a whole.
-        assert session.prefill(ids) in (512, 900) and session.token_ids == ids
+        assert session.prefill(ids) in (512, 899, 900) and session.token_ids == ids
         with engine.prefill(ids) as fresh:
             np.testing.assert_allclose(session.logits, fresh.logits, atol=1e-3 * np.abs(fresh.logits).max())

@@ -73,6 +73,12 @@ Sampling make_sampling(float temperature, float top_p, std::uint32_t top_k, floa
   return sampling;
 }
 
+// The result of `work`, for which this thread may have to wait.
+auto without_gil(auto&& work) {
+  const nb::gil_scoped_release release;
+  return work();
+}
+
 // Where a runtime's Python objects find it, until it is closed. Read and changed with the GIL held.
 struct Handle {
   std::shared_ptr<Runtime> runtime;
@@ -86,6 +92,7 @@ class BoundTimeline {
   ~BoundTimeline() { close(); }
   BoundTimeline(const BoundTimeline&) = delete;
 
+  const std::shared_ptr<Handle>& handle() const { return handle_; }
   // Stays alive for a running call, should another thread close the timeline meanwhile.
   std::shared_ptr<Timeline> get() const {
     if (!handle_->runtime || !timeline_) throw_closed();
@@ -105,6 +112,26 @@ class BoundTimeline {
  private:
   std::shared_ptr<Handle> handle_;
   std::shared_ptr<Timeline> timeline_;
+};
+
+// A snapshot likewise. Dropped when Python drops it.
+class BoundSnapshot {
+ public:
+  BoundSnapshot(const std::shared_ptr<Handle>& handle, Snapshot snapshot) : handle_(handle), snapshot_(std::move(snapshot)) {}
+  ~BoundSnapshot() {
+    if (handle_->runtime) handle_->runtime->release(std::move(snapshot_));
+  }
+  BoundSnapshot(const BoundSnapshot&) = delete;
+
+  const Snapshot& get() const { return snapshot_; }
+  std::shared_ptr<Runtime> runtime() const {
+    if (!handle_->runtime) throw std::logic_error("the engine of the snapshot is closed");
+    return handle_->runtime;
+  }
+
+ private:
+  std::shared_ptr<Handle> handle_;
+  Snapshot snapshot_;
 };
 
 class BoundRuntime {
@@ -179,10 +206,103 @@ std::vector<std::optional<SampleResult>> decode(const BoundRuntime& bound, const
 
 std::map<std::string, std::uint64_t> memory_bytes(const BoundRuntime& bound) {
   const MemoryPlan& plan = bound.get()->memory();
+  // Snapshots share slots and pages with the timelines: they are part of "state" and "kv".
   return {{"weights", plan.weights_bytes},
           {"activations", plan.activations_bytes},
           {"state", plan.slots_bytes},
           {"kv", plan.pages_bytes}};
+}
+
+std::map<std::string, std::uint64_t> state_use(const BoundRuntime& bound) {
+  const auto runtime = bound.get();
+  const StateUse use = without_gil([&] { return runtime->state_use(); });
+  return {{"free_slots", use.free_slots},
+          {"free_pages", use.free_pages},
+          {"kept_slots", use.kept_slots},
+          {"kept_pages", use.kept_pages},
+          {"reclaimable_pages", use.reclaimable_pages},
+          {"snapshot_bytes", use.snapshot_bytes},
+          {"snapshot_limit_bytes", runtime->memory().state.snapshot_limit},
+          {"max_kept_slots", runtime->memory().state.num_kept_slots},
+          {"slot_bytes", slot_bytes(runtime->config())},
+          {"page_bytes", page_bytes(runtime->config())}};
+}
+
+using Floats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
+using FloatArray = nb::ndarray<nb::numpy, float>;
+
+FloatArray to_array(std::vector<float> values, std::initializer_list<std::size_t> shape) {
+  auto* owned = new std::vector<float>(std::move(values));
+  nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<float>*>(p); });
+  return FloatArray(owned->data(), shape, owner);
+}
+
+nb::tuple to_arrays(const ModelConfig& c, HostState host) {
+  nb::list kv;
+  for (std::vector<float>& layer : host.kv) kv.append(to_array(std::move(layer), {2, c.num_key_value_heads, host.num_tokens, c.head_dim}));
+  const auto recurrent_state = to_array(std::move(host.recurrent_state), {c.num_linear_layers, c.linear_num_value_heads,
+                                                                          c.linear_key_head_dim, c.linear_value_head_dim});
+  const auto conv_state =
+      to_array(std::move(host.conv_state), {c.num_linear_layers, c.linear_conv_kernel_dim - 1, c.conv_channels()});
+  return nb::make_tuple(recurrent_state, conv_state, kv);
+}
+
+nb::tuple read_timeline(const BoundTimeline& bound) {
+  const auto runtime = bound.runtime();
+  const auto timeline = bound.get();
+  return to_arrays(runtime->config(), without_gil([&] { return runtime->read_state(*timeline); }));
+}
+
+nb::tuple read_snapshot(const BoundSnapshot& bound) {
+  const auto runtime = bound.runtime();
+  return to_arrays(runtime->config(), without_gil([&] { return runtime->read_state(bound.get()); }));
+}
+
+std::unique_ptr<BoundSnapshot> keep_snapshot(const BoundTimeline& bound) {
+  const auto runtime = bound.runtime();
+  const auto timeline = bound.get();
+  return std::make_unique<BoundSnapshot>(bound.handle(), without_gil([&] { return runtime->snapshot(*timeline); }));
+}
+
+void restore(const BoundTimeline& bound, const BoundSnapshot& snapshot) {
+  const auto runtime = bound.runtime();
+  const auto timeline = bound.get();
+  if (snapshot.runtime() != runtime) throw std::invalid_argument("the snapshot belongs to another runtime");
+  without_gil([&] { runtime->restore(*timeline, snapshot.get()); });
+}
+
+std::unique_ptr<BoundTimeline> fork(const BoundTimeline& bound) {
+  const auto runtime = bound.runtime();
+  const auto timeline = bound.get();
+  return std::make_unique<BoundTimeline>(bound.handle(), without_gil([&] { return runtime->fork(*timeline); }));
+}
+
+void reserve(const BoundTimeline& bound, std::uint32_t num_tokens) {
+  const auto runtime = bound.runtime();
+  const auto timeline = bound.get();
+  without_gil([&] { runtime->reserve(*timeline, num_tokens); });
+}
+
+void fill_from(std::vector<float>& target, const Floats& source, const char* name) {
+  if (source.size() != target.size())
+    throw std::invalid_argument(std::string(name) + " has " + std::to_string(source.size()) + " numbers; this model needs " +
+                                std::to_string(target.size()));
+  std::copy_n(source.data(), source.size(), target.data());
+}
+
+void load_state(const BoundTimeline& bound, std::uint32_t num_tokens, const Floats& recurrent_state, const Floats& conv_state,
+                const std::vector<Floats>& kv, const std::optional<Floats>& logits) {
+  const auto runtime = bound.runtime();
+  HostState host = make_host_state(runtime->config(), num_tokens);
+  fill_from(host.recurrent_state, recurrent_state, "recurrent_state");
+  fill_from(host.conv_state, conv_state, "conv_state");
+  if (kv.size() != host.kv.size()) throw std::invalid_argument("kv has " + std::to_string(kv.size()) + " layers; this model needs " + std::to_string(host.kv.size()));
+  for (std::size_t layer = 0; layer < kv.size(); ++layer) fill_from(host.kv[layer], kv[layer], "kv");
+  std::vector<float> row;
+  if (logits) fill_from((row.resize(runtime->config().vocab_size), row), *logits, "logits");
+  const auto timeline = bound.get();
+  const nb::gil_scoped_release release;
+  runtime->load_state(*timeline, host, logits ? std::optional<std::span<const float>>(row) : std::nullopt);
 }
 
 std::map<std::string, std::uint64_t> load_report(const BoundRuntime& bound) {
@@ -211,12 +331,7 @@ std::map<std::string, std::uint32_t> prefill_stats(const BoundRuntime& bound, st
 
 std::unique_ptr<BoundTimeline> open_timeline(const BoundRuntime& bound) {
   const auto runtime = bound.get();
-  Timeline timeline;
-  {
-    const nb::gil_scoped_release release;
-    timeline = runtime->open();
-  }
-  return std::make_unique<BoundTimeline>(bound.handle(), std::move(timeline));
+  return std::make_unique<BoundTimeline>(bound.handle(), without_gil([&] { return runtime->open(); }));
 }
 
 void bind_sampling(nb::module_& m) {
@@ -247,7 +362,11 @@ void bind_sampling(nb::module_& m) {
 
 }  // namespace
 
+#define LILY_ARRAY "numpy.typing.NDArray[numpy.float32]"
+constexpr char kReadStateSignature[] = "def read_state(self) -> tuple[" LILY_ARRAY ", " LILY_ARRAY ", list[" LILY_ARRAY "]]";
+
 void bind_runtime(nb::module_& m) {
+  m.attr("PAGE_TOKENS") = LILY_PAGE_TOKENS;
   bind_sampling(m);
 
   nb::class_<ModelConfig>(m, "ModelConfig", "Checked sizes of a model; lily.config makes it.")
@@ -264,10 +383,30 @@ void bind_runtime(nb::module_& m) {
       .def("set", [](CancelFlag& flag) { flag.store(true); })
       .def("is_set", [](const CancelFlag& flag) { return flag.load(); });
 
+  constexpr const char* kReadStateDoc =
+      "recurrent_state [linear layers, Hv, dk, dv], conv_state [linear layers, 3, C], and per attention layer its keys and values "
+      "[2, Hkv, num_tokens, D]: copies.";
+
+  nb::class_<BoundSnapshot>(m, "Snapshot", "The state of a timeline at one moment; dropped with its last reference.")
+      .def_prop_ro("num_tokens", [](const BoundSnapshot& s) { return s.get().num_tokens; })
+      .def("read_state", &read_snapshot, nb::sig(kReadStateSignature),
+           kReadStateDoc);
+
   nb::class_<BoundTimeline>(m, "Timeline", "One sequence of tokens and its state.")
       .def_prop_ro("num_tokens", [](BoundTimeline& t) { return t.get()->num_tokens; })
       .def_prop_ro("logits", &logits_view, nb::rv_policy::automatic, nb::for_getter(nb::sig("def logits(self) -> numpy.typing.NDArray[numpy.float32]")),
                    "float32 [vocab_size], read-only and without a copy: valid until the timeline's next step.")
+      .def("snapshot", &keep_snapshot,
+           "Keeps the state after num_tokens tokens, shared and not copied. MemoryLimitError when snapshots hold all that they may.")
+      .def("restore", &restore, "snapshot"_a, "Continues from the snapshot, without logits.")
+      .def("fork", &fork, "A second timeline of the same tokens, logits and counts; memory is shared until they differ.")
+      .def("reserve", &reserve, "num_tokens"_a,
+           "Takes the memory of num_tokens tokens, prompt and completion, before any work. MemoryLimitError if there is not enough.")
+      .def("read_state", &read_timeline, nb::sig(kReadStateSignature), kReadStateDoc)
+      .def("load_state", &load_state, "num_tokens"_a, "recurrent_state"_a, "conv_state"_a, "kv"_a, "logits"_a = nb::none(),
+           nb::sig("def load_state(self, num_tokens: int, recurrent_state: " LILY_ARRAY ", conv_state: " LILY_ARRAY
+                   ", kv: collections.abc.Sequence[" LILY_ARRAY "], logits: " LILY_ARRAY " | None = None) -> None"),
+           "Replaces what the timeline held by what read_state gave.")
       .def("reset",
            [](BoundTimeline& t) {
              const auto runtime = t.runtime();
@@ -300,21 +439,24 @@ void bind_runtime(nb::module_& m) {
       .def("__init__",
            [](BoundRuntime* self, const std::string& folder, const ModelConfig& config, const std::string& device,
               const std::string& dtype, std::optional<std::uint32_t> max_context, std::uint32_t model_context,
-              std::uint64_t memory_limit, std::uint32_t threads, const std::string& debug,
+              std::uint64_t memory_limit, std::optional<std::uint64_t> prefix_cache_bytes, std::uint32_t threads, const std::string& debug,
               const std::optional<std::function<void(std::uint64_t, std::uint64_t)>>& progress) {
-             new (self) BoundRuntime(folder, config, {device, dtype, max_context, model_context, memory_limit, {threads, debug}}, progress);
+             new (self) BoundRuntime(folder, config, {device, dtype, max_context, model_context, memory_limit, prefix_cache_bytes,
+                                                   {threads, debug}}, progress);
            },
            "folder"_a, "config"_a, nb::kw_only(), "device"_a = "auto", "dtype"_a = "auto", "max_context"_a = nb::none(),
-           "model_context"_a = 0, "memory_limit"_a,
+           "model_context"_a = 0, "memory_limit"_a, "prefix_cache_bytes"_a = nb::none(),
            "threads"_a = 0, "debug"_a = "", "progress"_a = nb::none())
       .def_prop_ro("device", [](const BoundRuntime& r) { return r.get()->device_name(); })
       .def_prop_ro("device_description", [](const BoundRuntime& r) { return r.get()->device_description(); })
       .def_prop_ro("dtype", [](const BoundRuntime& r) { return r.get()->dtype(); })
       .def_prop_ro("max_context", [](const BoundRuntime& r) { return r.get()->memory().max_context; })
-      .def_prop_ro("max_timelines", [](const BoundRuntime& r) { return r.get()->memory().num_timelines; })
+      .def_prop_ro("max_timelines", [](const BoundRuntime& r) { return r.get()->memory().state.num_timelines; })
       .def_prop_ro("max_chunk_tokens", [](const BoundRuntime&) { return kMaxChunkTokens; })
       .def_prop_ro("max_step_rows", [](const BoundRuntime&) { return kMaxStepRows; })
       .def_prop_ro("memory_bytes", &memory_bytes, "Planned bytes: weights, activations, state (slots), kv (pages).")
+      .def_prop_ro("state_use", &state_use,
+                   "Slots and pages now: free, kept by snapshots, pages reclaimable by dropping snapshots, and bytes.")
       .def_prop_ro("load_report", &load_report)
       .def("decode_stats", &decode_stats, "context"_a, "Dispatches and levels of one decoded token.")
       .def("prefill_stats", &prefill_stats, "rows"_a, "Dispatches and levels of one prefill chunk.")

@@ -14,6 +14,7 @@ namespace {
 constexpr std::uint32_t kMaxTimelines = 32;
 constexpr std::uint32_t kMinTimelines = 2;
 constexpr std::uint32_t kDefaultContext = 262'144;  // when neither the caller nor the model says a limit
+constexpr std::uint32_t kMaxKeptSlots = 4096;
 constexpr std::size_t kMaxPrograms = 24;
 
 std::uint32_t pages_for(std::uint64_t tokens) { return static_cast<std::uint32_t>((tokens + LILY_PAGE_TOKENS - 1) / LILY_PAGE_TOKENS); }
@@ -73,39 +74,55 @@ Runtime::Runtime(const std::string& folder, const ModelConfig& config, const Run
   device_ = make_device(options.device == "auto" ? "cpu" : options.device, config_, options.device_options);
   weights_ = load_weights(checkpoint_, config_, *device_, progress);
   plan_ = plan_memory(options, weights_.mapped_bytes + weights_.copied_bytes);
-  state_ = std::make_unique<State>(*device_, config_, plan_.num_timelines, 2 * plan_.num_timelines + 1, plan_.num_pages);
-  activations_ = std::make_unique<Activations>(*device_, config_, plan_.num_timelines);
-  io_ = std::make_unique<StepIo>(*device_, config_, plan_.num_timelines);
+  plan_.max_context = std::min(plan_.max_context, config_.max_pages * LILY_PAGE_TOKENS);
+  state_ = std::make_unique<State>(*device_, config_, plan_.state);
+  activations_ = std::make_unique<Activations>(*device_, config_, plan_.state.num_timelines);
+  io_ = std::make_unique<StepIo>(*device_, config_, plan_.state.num_timelines);
   rope_ = rope_table(*device_, config_);
   expert_slot_ = identity_slots(*device_, config_);
-  has_mask_.resize(plan_.num_timelines);
+  has_mask_.resize(plan_.state.num_timelines);
 }
 
 MemoryPlan Runtime::plan_memory(const RuntimeOptions& options, std::uint64_t weights_bytes) const {
   MemoryPlan plan;
+  StateSizes& state = plan.state;
   plan.weights_bytes = weights_bytes;
   plan.activations_bytes = activation_bytes(config_);
   const std::uint64_t model_context = options.model_context ? options.model_context : kDefaultContext;
-  const std::uint64_t page = page_bytes(config_), timeline = 2 * slot_bytes(config_) + step_io_bytes_per_timeline(config_);
-  const std::uint64_t fixed = plan.weights_bytes + plan.activations_bytes + slot_bytes(config_);
+  const std::uint64_t page = page_bytes(config_), slot = slot_bytes(config_);
+  const std::uint64_t timeline = 2 * slot + step_io_bytes_per_timeline(config_);
   const std::uint64_t wanted_pages = pages_for(options.max_context.value_or(1));
+  const std::uint64_t fixed = plan.weights_bytes + plan.activations_bytes + slot + options.prefix_cache_bytes.value_or(0);
   const std::uint64_t required = fixed + kMinTimelines * timeline + wanted_pages * page;
   if (required > options.memory_limit) {
     const std::uint64_t least = fixed + kMinTimelines * timeline;
     const std::uint64_t fitting = options.memory_limit > least ? (options.memory_limit - least) / page * LILY_PAGE_TOKENS : 0;
+    const std::string smaller_cache = options.prefix_cache_bytes.value_or(0) ? ", or lower prefix_cache_bytes" : "";
     throw MemoryLimitError("loading the model", required, options.memory_limit, options.memory_limit,
-                           fitting ? "Use max_context=" + std::to_string(fitting) + " or less, or raise memory_limit."
-                                   : "Raise memory_limit to at least " + std::to_string(least + page) + " bytes.");
+                           (fitting ? "Use max_context=" + std::to_string(fitting) + " or less, or raise memory_limit"
+                                    : "Raise memory_limit to at least " + std::to_string(least + page) + " bytes") +
+                               smaller_cache + ".");
   }
-  // State of more timelines takes up to a quarter of what is left; pages the rest, as far as anyone could use them.
+  // State of more timelines takes up to a quarter of what is left, snapshots another; pages the rest, as far as anyone could use them.
   const std::uint64_t rest = options.memory_limit - required;
-  plan.num_timelines = static_cast<std::uint32_t>(std::min<std::uint64_t>(kMaxTimelines, kMinTimelines + rest / 4 / timeline));
-  const std::uint64_t pages = wanted_pages + (rest - (plan.num_timelines - kMinTimelines) * timeline) / page;
+  state.num_timelines = static_cast<std::uint32_t>(std::min<std::uint64_t>(kMaxTimelines, kMinTimelines + rest / 4 / timeline));
+  if (options.prefix_cache_bytes.value_or(0) && *options.prefix_cache_bytes < slot + page)
+    throw MemoryLimitError("one snapshot", slot + page, *options.prefix_cache_bytes, *options.prefix_cache_bytes,
+                           "Raise prefix_cache_bytes, or set it to 0 for no prefix cache.");
+  const std::uint64_t cache = options.prefix_cache_bytes.value_or(rest / 4);
+  state.snapshot_limit = cache < slot + page ? 0 : cache;
+  // Half in slots, half in pages: what conversations need that keep a snapshot every thousand tokens or so.
+  if (state.snapshot_limit)
+    state.num_kept_slots = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(state.snapshot_limit / 2 / slot, 1, kMaxKeptSlots));
+  const std::uint64_t kept_pages = (state.snapshot_limit - state.num_kept_slots * slot) / page;
+  const std::uint64_t taken = (state.num_timelines - kMinTimelines) * timeline + (options.prefix_cache_bytes ? 0 : state.snapshot_limit);
+  const std::uint64_t pages = wanted_pages + (rest - taken) / page;
   plan.max_context = static_cast<std::uint32_t>(options.max_context.value_or(std::min(model_context, pages * LILY_PAGE_TOKENS)));
-  plan.num_pages = static_cast<std::uint32_t>(std::min<std::uint64_t>(pages, std::uint64_t{plan.num_timelines} * pages_for(plan.max_context)));
-  plan.activations_bytes += plan.num_timelines * step_io_bytes_per_timeline(config_);
-  plan.slots_bytes = (2 * plan.num_timelines + 1) * slot_bytes(config_);
-  plan.pages_bytes = plan.num_pages * page;
+  const std::uint64_t usable = std::uint64_t{state.num_timelines} * pages_for(plan.max_context);
+  state.num_pages = static_cast<std::uint32_t>(std::min(pages, usable) + kept_pages);
+  plan.activations_bytes += state.num_timelines * step_io_bytes_per_timeline(config_);
+  plan.slots_bytes = state.num_slots() * slot;
+  plan.pages_bytes = state.num_pages * page;
   return plan;
 }
 
@@ -154,11 +171,18 @@ void Runtime::close(std::shared_ptr<Timeline> timeline) {
   closing_.push_back(std::move(timeline));
 }
 
+void Runtime::release(Snapshot snapshot) {
+  const std::lock_guard lock(closing_mutex_);
+  releasing_.push_back(std::move(snapshot));
+}
+
 std::unique_lock<std::mutex> Runtime::take_turn() {
   std::unique_lock turn(mutex_);
   const std::lock_guard lock(closing_mutex_);
   for (const auto& timeline : closing_) state_->close(*timeline);
+  for (Snapshot& snapshot : releasing_) state_->drop(snapshot);
   closing_.clear();
+  releasing_.clear();
   return turn;
 }
 
@@ -170,6 +194,73 @@ void Runtime::reset(Timeline& timeline) {
   const auto turn = take_turn();
   check_open(timeline);
   state_->reset(timeline);
+}
+
+Timeline Runtime::fork(const Timeline& timeline) {
+  const auto turn = take_turn();
+  check_open(timeline);
+  Timeline branch = state_->open();
+  state_->restore(branch, timeline);
+  const auto copy_row = [&](auto&& table, std::size_t length) {
+    std::ranges::copy_n(table.begin() + std::ptrdiff_t(timeline.row * length), std::ptrdiff_t(length),
+                        table.begin() + std::ptrdiff_t(branch.row * length));
+  };
+  copy_row(logits_rows(), config_.vocab_size);
+  copy_row(io_->counts.rows(), config_.vocab_size);
+  copy_row(io_->mask.rows(), (config_.vocab_size + 31) / 32);
+  copy_row(io_->tokens.rows(), 1);
+  has_mask_[branch.row] = has_mask_[timeline.row];
+  branch.has_token = timeline.has_token;
+  branch.has_logits = timeline.has_logits;
+  return branch;
+}
+
+void Runtime::reserve(Timeline& timeline, std::uint32_t num_tokens) {
+  const auto turn = take_turn();
+  check_open(timeline);
+  if (num_tokens > timeline.num_tokens) check_room(timeline, num_tokens - timeline.num_tokens);
+  state_->reserve(timeline, num_tokens);
+}
+
+Snapshot Runtime::snapshot(const Timeline& timeline) {
+  const auto turn = take_turn();
+  check_open(timeline);
+  return state_->snapshot(timeline);
+}
+
+void Runtime::restore(Timeline& timeline, const Snapshot& snapshot) {
+  const auto turn = take_turn();
+  check_open(timeline);
+  state_->restore(timeline, snapshot);
+}
+
+HostState Runtime::read_state(const Timeline& timeline) {
+  const auto turn = take_turn();
+  check_open(timeline);
+  return lily::read_state(*device_, config_, *state_, timeline);
+}
+
+HostState Runtime::read_state(const Snapshot& snapshot) {
+  const auto turn = take_turn();
+  return lily::read_state(*device_, config_, *state_, snapshot);
+}
+
+void Runtime::load_state(Timeline& timeline, const HostState& from, std::optional<std::span<const float>> logits) {
+  const auto turn = take_turn();
+  check_open(timeline);
+  state_->reset(timeline);
+  if (from.num_tokens == 0) return;
+  check_room(timeline, from.num_tokens);
+  state_->begin(timeline, from.num_tokens);
+  write_state(*device_, config_, *state_, timeline.spare, timeline.pages, from);
+  state_->finish(timeline, from.num_tokens);
+  timeline.has_logits = logits.has_value();
+  if (logits) std::ranges::copy(*logits, logits_rows().begin() + std::ptrdiff_t(std::size_t{timeline.row} * config_.vocab_size));
+}
+
+StateUse Runtime::state_use() {
+  const auto turn = take_turn();
+  return state_->use();
 }
 
 void Runtime::check_room(const Timeline& timeline, std::uint32_t num_tokens) const {
@@ -189,8 +280,8 @@ void Runtime::write_step_row(std::uint32_t row, const Timeline& timeline, std::u
                              const Sampling* sampling) {
   io_->step[row] = {.token_slot = timeline.row,
                     .position = position,
-                    .slot_in = timeline.slot_in(),
-                    .slot_out = timeline.slot_out(),
+                    .slot_in = timeline.slot,
+                    .slot_out = timeline.spare,
                     .page_row = timeline.row,
                     .sample_row = sampling ? timeline.row : LILY_NO_SAMPLE,
                     .timeline = timeline.row,
@@ -241,14 +332,14 @@ std::optional<SampleResult> Runtime::prefill(Timeline& timeline, std::span<const
   if (sampling && !wants_logits) throw std::invalid_argument("sampling needs the logits: wants_logits is false");
   check_room(timeline, count);
   check_token_ids(token_ids);
-  state_->reserve(timeline, timeline.num_tokens + count);
+  state_->begin(timeline, count);
   write_step_row(0, timeline, timeline.num_tokens, false, nullptr);
   write_step_row(1, timeline, timeline.num_tokens + count - 1, wants_logits, sampling);
   std::ranges::copy(token_ids, io_->chunk.rows().begin());
   timeline.has_token = timeline.has_logits = false;
   run(prefill_recorded(count, wants_logits), cancel);
   const std::optional<SampleResult> result = result_of(timeline, sampling);
-  timeline.advance(count);
+  state_->finish(timeline, count);
   timeline.has_token = result.has_value();
   timeline.has_logits = wants_logits;
   return result;
@@ -273,7 +364,7 @@ std::vector<std::optional<SampleResult>> Runtime::decode(std::span<Timeline* con
   for (std::uint32_t row = 0; row < rows; ++row) {
     Timeline& timeline = *timelines[row];
     check_room(timeline, 1);
-    state_->reserve(timeline, timeline.num_tokens + 1);
+    state_->begin(timeline, 1);
     context = std::max(context, timeline.num_tokens + 1);
   }
   for (std::uint32_t row = 0; row < rows; ++row) {
@@ -285,7 +376,7 @@ std::vector<std::optional<SampleResult>> Runtime::decode(std::span<Timeline* con
   std::vector<std::optional<SampleResult>> results;
   for (std::uint32_t row = 0; row < rows; ++row) results.push_back(result_of(*timelines[row], samplings[row]));
   for (std::uint32_t row = 0; row < rows; ++row) {
-    timelines[row]->advance(1);
+    state_->finish(*timelines[row], 1);
     timelines[row]->has_token = results[row].has_value();
     timelines[row]->has_logits = true;
   }
@@ -315,9 +406,13 @@ void Runtime::set_token_mask(Timeline& timeline, std::optional<std::span<const s
   std::ranges::copy(*words, io_->mask.rows().begin() + std::ptrdiff_t(timeline.row * row_words));
 }
 
+std::span<float> Runtime::logits_rows() const {
+  return {static_cast<float*>(activations_->logits->contents()), std::size_t{plan_.state.num_timelines} * config_.vocab_size};
+}
+
 const float* Runtime::logits(const Timeline& timeline) const {
   if (!timeline.has_logits) throw std::logic_error("there are no logits: the timeline's last call failed or did not compute them");
-  return static_cast<const float*>(activations_->logits->contents()) + std::size_t{timeline.row} * config_.vocab_size;
+  return logits_rows().data() + std::size_t{timeline.row} * config_.vocab_size;
 }
 
 }  // namespace lily

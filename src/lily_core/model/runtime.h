@@ -15,6 +15,7 @@
 #include "device/device.h"
 #include "model/activations.h"
 #include "model/checkpoint.h"
+#include "model/host_state.h"
 #include "model/model_config.h"
 #include "model/programs.h"
 #include "model/sampling.h"
@@ -30,6 +31,7 @@ struct RuntimeOptions {
   std::optional<std::uint32_t> max_context;  // tokens; none: what fits, at most the model's limit
   std::uint32_t model_context = 0;           // the model's own limit; 0: unknown
   std::uint64_t memory_limit = 0;            // bytes, for weights, state and everything else
+  std::optional<std::uint64_t> prefix_cache_bytes;  // of them, for snapshots; none: a part of what is left, 0: no snapshots
   DeviceOptions device_options;
 };
 
@@ -45,8 +47,7 @@ struct MemoryPlan {
   std::uint64_t activations_bytes = 0;  // and tables of the step
   std::uint64_t slots_bytes = 0;
   std::uint64_t pages_bytes = 0;
-  std::uint32_t num_timelines = 0;
-  std::uint32_t num_pages = 0;
+  StateSizes state;
   std::uint32_t max_context = 0;
 };
 
@@ -73,6 +74,27 @@ class Runtime {
   // Gives the timeline's memory back, at the latest when the next call starts: never waits for a running one.
   void close(std::shared_ptr<Timeline> timeline);
   void reset(Timeline& timeline);
+  // A second timeline of the same tokens, logits, counts, mask and drawn token; slot and pages are shared until they differ.
+  // Throws MemoryLimitError.
+  Timeline fork(const Timeline& timeline);
+
+  // Makes sure that steps up to `num_tokens` tokens cannot fail for want of memory. Throws MemoryLimitError before any work, and
+  // std::invalid_argument beyond the context.
+  void reserve(Timeline& timeline, std::uint32_t num_tokens);
+
+  // Keeps the timeline's state, shared and not copied. Throws MemoryLimitError when snapshots hold all that they may.
+  Snapshot snapshot(const Timeline& timeline);
+  // As close().
+  void release(Snapshot snapshot);
+  // The timeline continues from the snapshot, without logits. The snapshot stays as it is.
+  void restore(Timeline& timeline, const Snapshot& snapshot);
+
+  // State as files hold it. load_state() replaces what the timeline held; throws MemoryLimitError, and then it is empty.
+  HostState read_state(const Timeline& timeline);
+  HostState read_state(const Snapshot& snapshot);
+  void load_state(Timeline& timeline, const HostState& from, std::optional<std::span<const float>> logits);
+
+  StateUse state_use();
 
   // Extends the timeline by one chunk of 1 to kMaxChunkTokens tokens. With `wants_logits` the logits after the last one are
   // computed, and with `sampling` the next token is drawn. Throws std::invalid_argument for wrong lengths or token ids,
@@ -123,11 +145,13 @@ class Runtime {
   void check_token_ids(std::span<const std::uint32_t> token_ids) const;
   void write_step_row(std::uint32_t row, const Timeline& timeline, std::uint32_t position, bool wants_logits, const Sampling* sampling);
   void run(Recorded& recorded, const CancelFlag* cancel);
+  std::span<float> logits_rows() const;  // [timelines, V]
   std::optional<SampleResult> result_of(const Timeline& timeline, const Sampling* sampling);
 
   std::mutex mutex_;
   std::mutex closing_mutex_;
   std::vector<std::shared_ptr<Timeline>> closing_;
+  std::vector<Snapshot> releasing_;
   ModelConfig config_;
   Checkpoint checkpoint_;  // outlives the weights, which may be mapped
   MemoryPlan plan_;

@@ -1,79 +1,112 @@
-// The state of all timelines: recurrent and convolution state in slots, KV in pages. Nothing is updated in place: a step reads one
-// slot and writes another.
+// The state of all timelines and snapshots: recurrent and convolution state in slots, KV in pages, both counted and shared.
+// A slot is never updated in place: a step reads one and writes another. A page is only ever appended to.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "device/device.h"
 #include "model/model_config.h"
+#include "model/pool.h"
 
 namespace lily {
 
-// Hands out the numbers [first, count).
-class FreeList {
- public:
-  FreeList(std::uint32_t first, std::uint32_t count);
-  std::optional<std::uint32_t> take();
-  void give_back(std::uint32_t number) { free_.push_back(number); }
-  std::uint32_t num_free() const { return static_cast<std::uint32_t>(free_.size()); }
-
- private:
-  std::vector<std::uint32_t> free_;  // taken from the back: lowest numbers first
-};
-
 constexpr std::uint32_t kZeroSlot = 0;
 
-// One sequence of tokens. Its row is its place in the page table, the logits and the sampling tables.
-struct Timeline {
-  std::uint32_t row = 0;
+// The state after a number of tokens.
+struct TokenState {
   std::uint32_t num_tokens = 0;
-  std::array<std::uint32_t, 2> slots{};  // written in turn
-  std::uint32_t newest = 0;              // index of the slot that holds the state after num_tokens, if there are any
-  std::vector<std::uint32_t> pages;
-  bool has_token = false;   // the last step drew one, which waits in its row of `tokens`
-  bool has_logits = false;  // the last step computed them
-  bool closed = false;      // its row, slots and pages are given back
+  std::uint32_t slot = kZeroSlot;
+  std::vector<std::uint32_t> pages;  // those of a timeline may reach beyond num_tokens
+};
 
-  std::uint32_t slot_in() const { return num_tokens ? slots[newest] : kZeroSlot; }
-  std::uint32_t slot_out() const { return slots[1 - newest]; }
-  // The step or chunk that was to write slot_out() is done.
-  void advance(std::uint32_t tokens) {
-    num_tokens += tokens;
-    newest = 1 - newest;
-  }
+// State that is kept. Timelines share it; nobody changes it.
+struct Snapshot : TokenState {};
+
+// One sequence of tokens. Its row is its place in the page table, the logits and the sampling tables.
+struct Timeline : TokenState {
+  std::uint32_t row = 0;
+  std::uint32_t spare = kZeroSlot;  // written by the next step; kZeroSlot: a free one is taken
+  bool has_token = false;           // the last step drew one, which waits in its row of `tokens`
+  bool has_logits = false;          // the last step computed them
+  bool closed = false;              // its row, slots and pages are given back
 };
 
 // Bytes of one slot, and of one page.
 std::uint64_t slot_bytes(const ModelConfig& config);
 std::uint64_t page_bytes(const ModelConfig& config);
 
+struct StateSizes {
+  std::uint32_t num_timelines = 0;
+  std::uint32_t num_pages = 0;
+  std::uint32_t num_kept_slots = 0;   // at most so many slots are held by snapshots
+  std::uint64_t snapshot_limit = 0;   // bytes of slots and pages that snapshots may hold
+
+  // The zero slot, two of each timeline, and those of snapshots: a step always finds one to write.
+  std::uint32_t num_slots() const { return 1 + 2 * num_timelines + num_kept_slots; }
+};
+
+// What is in use now.
+struct StateUse {
+  std::uint32_t free_slots = 0;
+  std::uint32_t free_pages = 0;
+  std::uint32_t kept_slots = 0;         // held by snapshots
+  std::uint32_t kept_pages = 0;
+  std::uint32_t reclaimable_pages = 0;  // held by snapshots only
+  std::uint64_t snapshot_bytes = 0;     // of the kept slots and pages, each counted once
+};
+
 class State {
  public:
-  // num_slots counts the zero slot.
-  State(Device& device, const ModelConfig& config, std::uint32_t num_timelines, std::uint32_t num_slots, std::uint32_t num_pages);
+  State(Device& device, const ModelConfig& config, const StateSizes& sizes);
 
   std::unique_ptr<Buffer> recurrent_state;  // [slot, linear layer, Hv, dk, dv] f32
   std::unique_ptr<Buffer> conv_state;       // [slot, linear layer, 3, C] f32, oldest row first
   std::unique_ptr<Buffer> kv;               // [page, attention layer, K | V, Hkv, 256, D] f32
   std::unique_ptr<Buffer> page_table;       // [timeline, max_pages] u32
 
-  // Throws MemoryLimitError when no row or slot is free.
+  // An empty timeline. Throws MemoryLimitError when no row is free.
   Timeline open();
   void close(Timeline& timeline);
-  // Back to no tokens; pages are given back.
+  // Back to no tokens; pages and slot are given back.
   void reset(Timeline& timeline);
-  // Makes room for positions below num_tokens and enters the pages into the page table. Throws MemoryLimitError when the pool has
-  // too few; the timeline keeps what it had.
+
+  // Makes room for positions below num_tokens, so that steps up to there cannot fail for want of memory: takes pages, enters them
+  // into the page table, and copies a partly filled last page that another timeline appends to. Throws MemoryLimitError when the
+  // pool has too few; the timeline keeps what it had.
   void reserve(Timeline& timeline, std::uint32_t num_tokens);
+  // Reserves `count` more tokens and a slot to write, timeline.spare. Then finish() makes it the current state; without that the
+  // timeline is as before.
+  void begin(Timeline& timeline, std::uint32_t count);
+  void finish(Timeline& timeline, std::uint32_t count);
+
+  // Keeps the timeline's current state, shared and not copied. Throws MemoryLimitError when snapshots hold all that they may.
+  Snapshot snapshot(const Timeline& timeline);
+  void drop(Snapshot& snapshot);
+  // The timeline continues from `state`, which stays as it is.
+  void restore(Timeline& timeline, const TokenState& state);
+
+  StateUse use() const;
 
  private:
+  static constexpr std::uint32_t kNoWriter = 0xffffffff;
+  struct Page {
+    std::uint32_t writer = kNoWriter;  // row of the one timeline that may append while the page is shared
+    std::uint32_t num_tokens = 0;      // filled by anybody
+  };
+
+  std::uint32_t* page_row(const Timeline& timeline);
+  bool may_append(const Timeline& timeline) const;
+  void copy_last_page(Timeline& timeline);
+  std::uint32_t take_page(const Timeline& timeline);
+  void let_go(Timeline& timeline);
+
+  Device& device_;
   const ModelConfig config_;
-  FreeList rows_, slots_, pages_;
-  std::uint32_t num_timelines_, num_pages_;
+  const StateSizes sizes_;
+  Pool rows_, slots_, pages_;
+  std::vector<Page> page_;
 };
 
 }  // namespace lily
