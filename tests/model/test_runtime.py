@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 
 from lily import _core
-from lily.config import load_config
 from lily.errors import CancelledError, MemoryLimitError
+from tests.model.support import FAMILIES, check_gate, decode_rows, ids, load, prefill
 from tests.oracles.forward import forward
-from tools.make_checkpoint import make
 
-FAMILIES = ("qwen3_5_moe", "qwen3_next")
-LIMIT = 1 << 30
 # model.md section 7: the prompt, and the arg-max of every row.
 PROMPT = [1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233]
 GOLDEN = {
@@ -19,63 +16,6 @@ GOLDEN = {
     ("qwen3_5_moe", "tiny"): [288, 149, 345, 2039, 202, 318, 212, 1508, 913, 1145, 1050, 502],
     ("qwen3_next", "tiny"): [266, 1916, 2020, 1348, 1654, 1323, 835, 212, 975, 586, 2013, 1407],
 }
-
-
-@pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory):
-    """Function of (family, size) that makes each checkpoint once."""
-    made = {}
-
-    def get(family, size="nano"):
-        if (family, size) not in made:
-            made[family, size] = make(tmp_path_factory.mktemp(f"{family}-{size}"), family, "mlx", size)
-        return made[family, size]
-
-    return get
-
-
-def load(folder, **options):
-    options = {"memory_limit": LIMIT, "max_context": 2048, "threads": 2} | options
-    return _core.Runtime(str(folder), _core.ModelConfig(**load_config(folder).core_arguments()), **options)
-
-
-def ids(*values):
-    return np.array(values, np.uint32)
-
-
-def prefill(runtime, timeline, token_ids, chunk_size=512):
-    """Prefill in chunks; logits after the last token."""
-    token_ids = np.asarray(token_ids, np.uint32)
-    for begin in range(0, len(token_ids), chunk_size):
-        last = begin + chunk_size >= len(token_ids)
-        runtime.prefill(timeline, token_ids[begin : begin + chunk_size], wants_logits=last)
-    return timeline.logits.copy()
-
-
-def decode_rows(runtime, timeline, token_ids):
-    rows = []
-    for token_id in token_ids:
-        runtime.decode([timeline], [int(token_id)])
-        rows.append(timeline.logits.copy())
-    return np.array(rows)
-
-
-def check_gate(got, reference):
-    """The end-to-end gate of float32 mode."""
-    got, reference = np.atleast_2d(got).astype(np.float64), np.atleast_2d(reference)
-    assert np.isfinite(got).all()
-    ratio = np.sqrt(((got - reference) ** 2).mean(-1) / (reference**2).mean(-1))
-    assert np.median(ratio) <= 1e-5, f"RMS ratio {np.median(ratio):.2e}"
-
-    def log_softmax(x):
-        x = x - x.max(-1, keepdims=True)
-        return x - np.log(np.exp(x).sum(-1, keepdims=True))
-
-    p, q = log_softmax(reference), log_softmax(got)
-    assert (np.exp(p) * (p - q)).sum(-1).mean() <= 1e-9
-    top = np.sort(reference, -1)
-    clear = top[:, -1] - top[:, -2] > 1e-3
-    assert (got.argmax(-1) == reference.argmax(-1))[clear].all()
 
 
 @pytest.mark.parametrize(("family", "size"), GOLDEN)
