@@ -163,9 +163,10 @@ class PrefixCache:
     # For jobs, on the owner thread.
 
     def restore(self, timeline: _core.Timeline, prompt: TokenIds, own_tokens: int = 0) -> int:
-        """Bring the timeline to the longest kept beginning of `prompt` [n], below n so that the last token gives logits.
+        """Bring the timeline to the longest kept beginning of `prompt` [n], at most n - 1: the last token gives logits.
 
-        own_tokens: how many tokens of the prompt the timeline holds; it stays so if nothing kept is longer. Returns the number of tokens reused. Raises MemoryLimitError.
+        own_tokens: how many tokens of the prompt the timeline holds; it stays so if nothing kept is longer. Returns the
+        number of tokens reused. Raises MemoryLimitError.
         """
         match = self._trie.find(prompt)
         best = _longest(match, len(prompt) - 1)
