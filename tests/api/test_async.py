@@ -216,5 +216,5 @@ def test_a_long_prefill_stalls_a_running_stream_by_one_chunk_at_most(
     with wide_engine.stream("Once", **LONG) as stream:  # type: ignore[arg-type]
         next(stream)
         wide_engine.generate([1] * (recorder.max_chunk_tokens * 3), max_tokens=1)
-    steps = "".join(step[0] for step in recorder.steps)
-    assert steps.count("c") == 4 and "cc" not in steps
+    steps = "".join(step[0] for step in recorder.steps).lstrip("c")  # without the stream's own prompt
+    assert steps.count("c") == 4 and "cc" not in steps  # the last chunk is the last token: the state before it is kept

@@ -9,10 +9,11 @@ import pytest
 
 import lily.engine
 import lily.params
+import lily.prefix_cache
 import lily.session
 import lily.tools
 
-MODULES = [lily.engine, lily.params, lily.session, lily.tools]
+MODULES = [lily.engine, lily.params, lily.prefix_cache, lily.session, lily.tools]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)

@@ -27,6 +27,7 @@ def test_log_softmax_does_not_overflow() -> None:
 
 def test_prompt_logprobs_equal_the_sessions(engine: Engine) -> None:
     token_ids = engine.tokenize(TEXT)
+    engine.prefix_cache.clear()
     plain = engine.generate(TEXT, temperature=0, max_tokens=5, logprobs=1)
     result = engine.generate(TEXT, temperature=0, max_tokens=5, logprobs=1, prompt_logprobs=2)
     assert plain.prompt_logprobs is None and result.prompt_logprobs is not None
