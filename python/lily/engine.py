@@ -128,7 +128,7 @@ class Engine:
             source = self._chat_template.source if self._chat_template is not None else None
             # Read when they are first needed: samples of all weight files.
             self._fingerprints = cache(partial(fingerprints, folder, self._config, self._runtime.dtype, source))
-            disk = None if cache_dir is None else DiskCache(Path(cache_dir), self._fingerprints())
+            disk = None if cache_dir is None else DiskCache(Path(cache_dir).expanduser(), self._fingerprints())
             self._prefix_cache = PrefixCache(
                 self._owner, self._runtime, border_token_id=self._tokenizer.added_tokens.get("<|im_start|>"), disk=disk
             )

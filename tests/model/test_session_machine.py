@@ -97,6 +97,19 @@ class SessionMachine(RuleBasedStateMachine):
             session.decode(token_id)
         self.check(session, [*before, *token_ids])
 
+    @precondition(lambda self: sum(bool(session.token_ids) for session in self.sessions) > 1)
+    @rule(first=st.integers(0, 99), steps=st.integers(1, 3))
+    def decode_all(self, first, steps):
+        """In turns and each its own tokens: whoever writes into memory of another is found out."""
+        sessions = [session for session in self.sessions if session.token_ids]
+        expected = [session.token_ids for session in sessions]
+        for step in range(steps):
+            for n, session in enumerate(sessions):
+                expected[n].append(first + 100 * n + step)
+                session.decode(expected[n][-1])
+        for session, token_ids in zip(sessions, expected, strict=True):
+            self.check(session, token_ids)
+
     @precondition(lambda self: len(self.sessions) < MAX_SESSIONS and self.sessions)
     @rule(data=st.data())
     def fork(self, data):
@@ -214,4 +227,7 @@ def test_any_mix_gives_the_logits_of_a_fresh_run(checkpoint, tmp_path, family, d
             pass
 
         Machine.rig, Machine.reference, Machine.folder = rig, reference, tmp_path
-        run_state_machine_as_test(Machine, settings=options)
+        try:
+            run_state_machine_as_test(Machine, settings=options)
+        finally:
+            del Machine.rig, Machine.reference  # hypothesis keeps the class

@@ -239,7 +239,8 @@ FloatArray to_array(std::vector<float> values, std::initializer_list<std::size_t
 
 nb::tuple to_arrays(const ModelConfig& c, HostState host) {
   nb::list kv;
-  for (std::vector<float>& layer : host.kv) kv.append(to_array(std::move(layer), {2, c.num_key_value_heads, host.num_tokens, c.head_dim}));
+  for (std::vector<float>& layer : host.kv)
+    kv.append(to_array(std::move(layer), {2, c.num_key_value_heads, host.num_tokens, c.head_dim}));
   const auto recurrent_state = to_array(std::move(host.recurrent_state), {c.num_linear_layers, c.linear_num_value_heads,
                                                                           c.linear_key_head_dim, c.linear_value_head_dim});
   const auto conv_state =
@@ -296,7 +297,8 @@ void load_state(const BoundTimeline& bound, std::uint32_t num_tokens, const Floa
   HostState host = make_host_state(runtime->config(), num_tokens);
   fill_from(host.recurrent_state, recurrent_state, "recurrent_state");
   fill_from(host.conv_state, conv_state, "conv_state");
-  if (kv.size() != host.kv.size()) throw std::invalid_argument("kv has " + std::to_string(kv.size()) + " layers; this model needs " + std::to_string(host.kv.size()));
+  if (kv.size() != host.kv.size())
+    throw std::invalid_argument("kv has " + std::to_string(kv.size()) + " layers; this model needs " + std::to_string(host.kv.size()));
   for (std::size_t layer = 0; layer < kv.size(); ++layer) fill_from(host.kv[layer], kv[layer], "kv");
   std::vector<float> row;
   if (logits) fill_from((row.resize(runtime->config().vocab_size), row), *logits, "logits");
@@ -384,8 +386,8 @@ void bind_runtime(nb::module_& m) {
       .def("is_set", [](const CancelFlag& flag) { return flag.load(); });
 
   constexpr const char* kReadStateDoc =
-      "recurrent_state [linear layers, Hv, dk, dv], conv_state [linear layers, 3, C], and per attention layer its keys and values "
-      "[2, Hkv, num_tokens, D]: copies.";
+      "recurrent_state [linear layers, Hv, dk, dv], conv_state [linear layers, 3, C], and per attention layer its keys and "
+      "values [2, Hkv, num_tokens, D]: copies.";
 
   nb::class_<BoundSnapshot>(m, "Snapshot", "The state of a timeline at one moment; dropped with its last reference.")
       .def_prop_ro("num_tokens", [](const BoundSnapshot& s) { return s.get().num_tokens; })
@@ -397,11 +399,11 @@ void bind_runtime(nb::module_& m) {
       .def_prop_ro("logits", &logits_view, nb::rv_policy::automatic, nb::for_getter(nb::sig("def logits(self) -> numpy.typing.NDArray[numpy.float32]")),
                    "float32 [vocab_size], read-only and without a copy: valid until the timeline's next step.")
       .def("snapshot", &keep_snapshot,
-           "Keeps the state after num_tokens tokens, shared and not copied. MemoryLimitError when snapshots hold all that they may.")
+           "Keeps the state after num_tokens tokens, shared and not copied. MemoryLimitError when snapshots hold all they may.")
       .def("restore", &restore, "snapshot"_a, "Continues from the snapshot, without logits.")
       .def("fork", &fork, "A second timeline of the same tokens, logits and counts; memory is shared until they differ.")
       .def("reserve", &reserve, "num_tokens"_a,
-           "Takes the memory of num_tokens tokens, prompt and completion, before any work. MemoryLimitError if there is not enough.")
+           "Takes the memory of num_tokens tokens, prompt and completion, before any work. Raises MemoryLimitError.")
       .def("read_state", &read_timeline, nb::sig(kReadStateSignature), kReadStateDoc)
       .def("load_state", &load_state, "num_tokens"_a, "recurrent_state"_a, "conv_state"_a, "kv"_a, "logits"_a = nb::none(),
            nb::sig("def load_state(self, num_tokens: int, recurrent_state: " LILY_ARRAY ", conv_state: " LILY_ARRAY
@@ -439,8 +441,8 @@ void bind_runtime(nb::module_& m) {
       .def("__init__",
            [](BoundRuntime* self, const std::string& folder, const ModelConfig& config, const std::string& device,
               const std::string& dtype, std::optional<std::uint32_t> max_context, std::uint32_t model_context,
-              std::uint64_t memory_limit, std::optional<std::uint64_t> prefix_cache_bytes, std::uint32_t threads, const std::string& debug,
-              const std::optional<std::function<void(std::uint64_t, std::uint64_t)>>& progress) {
+              std::uint64_t memory_limit, std::optional<std::uint64_t> prefix_cache_bytes, std::uint32_t threads,
+              const std::string& debug, const std::optional<std::function<void(std::uint64_t, std::uint64_t)>>& progress) {
              new (self) BoundRuntime(folder, config, {device, dtype, max_context, model_context, memory_limit, prefix_cache_bytes,
                                                    {threads, debug}}, progress);
            },

@@ -17,10 +17,12 @@ void for_each_stretch(const ModelConfig& c, const State& state, const std::vecto
   const std::uint64_t row = std::uint64_t{4} * c.head_dim, head = LILY_PAGE_TOKENS * row;
   const std::uint32_t heads = 2 * c.num_key_value_heads;  // keys, then values
   for (std::uint32_t begin = 0; begin < num_tokens; begin += LILY_PAGE_TOKENS) {
-    const std::uint64_t page = pages[begin / LILY_PAGE_TOKENS] * page_bytes(c), rows = std::min(LILY_PAGE_TOKENS, num_tokens - begin);
+    const std::uint64_t page = pages[begin / LILY_PAGE_TOKENS] * page_bytes(c);
+    const std::uint64_t rows = std::min(LILY_PAGE_TOKENS, num_tokens - begin);
     for (std::uint32_t layer = 0; layer < c.num_attention_layers; ++layer)
       for (std::uint32_t h = 0; h < heads; ++h)
-        copy({state.kv.get(), page + (layer * heads + h) * head, rows * row}, layer, (std::size_t{h} * num_tokens + begin) * c.head_dim);
+        copy({state.kv.get(), page + (layer * heads + h) * head, rows * row}, layer,
+             (std::size_t{h} * num_tokens + begin) * c.head_dim);
   }
 }
 
@@ -29,9 +31,11 @@ void for_each_stretch(const ModelConfig& c, const State& state, const std::vecto
 HostState make_host_state(const ModelConfig& c, std::uint32_t num_tokens) {
   HostState host;
   host.num_tokens = num_tokens;
-  host.recurrent_state.resize(std::size_t{c.num_linear_layers} * c.linear_num_value_heads * c.linear_key_head_dim * c.linear_value_head_dim);
+  host.recurrent_state.resize(std::size_t{c.num_linear_layers} * c.linear_num_value_heads * c.linear_key_head_dim *
+                              c.linear_value_head_dim);
   host.conv_state.resize(std::size_t{c.num_linear_layers} * (c.linear_conv_kernel_dim - 1) * c.conv_channels());
-  host.kv.assign(c.num_attention_layers, std::vector<float>(std::size_t{2} * c.num_key_value_heads * num_tokens * c.head_dim));
+  const std::vector<float> layer(std::size_t{2} * c.num_key_value_heads * num_tokens * c.head_dim);
+  host.kv.assign(c.num_attention_layers, layer);
   return host;
 }
 
@@ -45,8 +49,8 @@ HostState read_state(Device& device, const ModelConfig& config, const State& sta
   return host;
 }
 
-void write_state(Device& device, const ModelConfig& config, State& state, std::uint32_t slot, const std::vector<std::uint32_t>& pages,
-                 const HostState& from) {
+void write_state(Device& device, const ModelConfig& config, State& state, std::uint32_t slot,
+                 const std::vector<std::uint32_t>& pages, const HostState& from) {
   device.write(slot_range(state.recurrent_state, slot, from.recurrent_state.size()), from.recurrent_state.data());
   device.write(slot_range(state.conv_state, slot, from.conv_state.size()), from.conv_state.data());
   for_each_stretch(config, state, pages, from.num_tokens, [&](const Range& range, std::uint32_t layer, std::size_t offset) {

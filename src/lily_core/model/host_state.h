@@ -23,7 +23,7 @@ HostState make_host_state(const ModelConfig& config, std::uint32_t num_tokens);
 // Copies the state of `from` off the device.
 HostState read_state(Device& device, const ModelConfig& config, const State& state, const TokenState& from);
 // Copies `from` into a slot and pages of the device that hold nothing else yet.
-void write_state(Device& device, const ModelConfig& config, State& state, std::uint32_t slot, const std::vector<std::uint32_t>& pages,
-                 const HostState& from);
+void write_state(Device& device, const ModelConfig& config, State& state, std::uint32_t slot,
+                 const std::vector<std::uint32_t>& pages, const HostState& from);
 
 }  // namespace lily

@@ -103,7 +103,7 @@ MemoryPlan Runtime::plan_memory(const RuntimeOptions& options, std::uint64_t wei
                                     : "Raise memory_limit to at least " + std::to_string(least + page) + " bytes") +
                                smaller_cache + ".");
   }
-  // State of more timelines takes up to a quarter of what is left, snapshots another; pages the rest, as far as anyone could use them.
+  // State of more timelines takes up to a quarter of what is left, snapshots another; pages the rest, as far as they could be used.
   const std::uint64_t rest = options.memory_limit - required;
   state.num_timelines = static_cast<std::uint32_t>(std::min<std::uint64_t>(kMaxTimelines, kMinTimelines + rest / 4 / timeline));
   if (options.prefix_cache_bytes.value_or(0) && *options.prefix_cache_bytes < slot + page)
@@ -113,9 +113,10 @@ MemoryPlan Runtime::plan_memory(const RuntimeOptions& options, std::uint64_t wei
   state.snapshot_limit = cache < slot + page ? 0 : cache;
   // Half in slots, half in pages: what conversations need that keep a snapshot every thousand tokens or so.
   if (state.snapshot_limit)
-    state.num_kept_slots = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(state.snapshot_limit / 2 / slot, 1, kMaxKeptSlots));
+    state.num_kept_slots = std::clamp(static_cast<std::uint32_t>(state.snapshot_limit / 2 / slot), 1u, kMaxKeptSlots);
   const std::uint64_t kept_pages = (state.snapshot_limit - state.num_kept_slots * slot) / page;
-  const std::uint64_t taken = (state.num_timelines - kMinTimelines) * timeline + (options.prefix_cache_bytes ? 0 : state.snapshot_limit);
+  const std::uint64_t more_timelines = (state.num_timelines - kMinTimelines) * timeline;
+  const std::uint64_t taken = more_timelines + (options.prefix_cache_bytes ? 0 : state.snapshot_limit);
   const std::uint64_t pages = wanted_pages + (rest - taken) / page;
   plan.max_context = static_cast<std::uint32_t>(options.max_context.value_or(std::min(model_context, pages * LILY_PAGE_TOKENS)));
   const std::uint64_t usable = std::uint64_t{state.num_timelines} * pages_for(plan.max_context);

@@ -81,13 +81,14 @@ std::uint32_t* State::page_row(const Timeline& timeline) {
   return static_cast<std::uint32_t*>(page_table->contents()) + std::size_t{timeline.row} * config_.max_pages;
 }
 
-// Whether the timeline may write behind its last token, in a page that is partly filled. Of those that share the page one may: what
-// it appends lies beyond what the others read.
+// Whether the timeline may write behind its last token, in a page that is partly filled. Of those that share the page one may:
+// what it appends lies beyond what the others read.
 bool State::may_append(const Timeline& timeline) const {
   const std::uint32_t page = timeline.pages[timeline.num_tokens / LILY_PAGE_TOKENS];
   const Page& entry = page_[page];
   if (!pages_.is_shared(page)) return true;
-  return entry.num_tokens == timeline.num_tokens % LILY_PAGE_TOKENS && (entry.writer == kNoWriter || entry.writer == timeline.row);
+  if (entry.writer != kNoWriter && entry.writer != timeline.row) return false;
+  return entry.num_tokens == timeline.num_tokens % LILY_PAGE_TOKENS;
 }
 
 std::uint32_t State::take_page(const Timeline& timeline) {
@@ -158,8 +159,8 @@ Snapshot State::snapshot(const Timeline& timeline) {
   const std::uint64_t needed = new_slot * slot_bytes(config_) + static_cast<std::uint64_t>(new_pages) * page_bytes(config_);
   const std::uint64_t left = sizes_.snapshot_limit - use().snapshot_bytes;
   if (needed > left || (new_slot && slots_.num_kept() == sizes_.num_kept_slots))
-    throw MemoryLimitError("a snapshot of " + std::to_string(snapshot.num_tokens) + " tokens", needed, left, sizes_.snapshot_limit,
-                           "Drop other snapshots, or raise prefix_cache_bytes.");
+    throw MemoryLimitError("a snapshot of " + std::to_string(snapshot.num_tokens) + " tokens", needed, left,
+                           sizes_.snapshot_limit, "Drop other snapshots, or raise prefix_cache_bytes.");
   slots_.keep(snapshot.slot);
   for (const std::uint32_t page : snapshot.pages) pages_.keep(page);
   return snapshot;
