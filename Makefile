@@ -55,6 +55,7 @@ lint: setup ## style, types, and the stub against the extension
 	$(BIN)/mypy
 	$(BIN)/python tools/check_stub.py
 	$(BIN)/python tools/check_isa_symbols.py
+	$(BIN)/python tools/check_columns.py
 
 stub: setup ## write python/lily/_core.pyi from the extension
 	$(BIN)/python tools/check_stub.py --write

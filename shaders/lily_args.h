@@ -11,6 +11,13 @@ typedef std::uint32_t lily_u32;
 typedef float lily_f32;
 #endif
 
+// What host and kernels agree on.
+#define LILY_GROUP_SIZE 64u        // neighbours of a weight's row that share a scale and a bias
+#define LILY_MAX_STEP_ROWS 8u      // rows of a step
+#define LILY_DELTA_CHUNK 64u       // tokens per chunk of the delta rule, counted from the start of the prefill chunk
+#define LILY_CONV_TAPS 4u          // of the delta net's convolution: linear_conv_kernel_dim is this number
+#define LILY_MASKED_SCORE (-1e30f) // below every attention score, and still a number: differences of two are 0, not NaN
+
 // Everything that changes from step to step, one row per timeline that takes part (a prefill chunk is one row).
 struct StepRow {
   lily_u32 token_slot;    // where the input token id lies in `tokens`; unused by prefill, whose ids are a buffer of their own
@@ -18,7 +25,7 @@ struct StepRow {
   lily_u32 slot_in;       // state slot read; slot 0 is all zeros and never written
   lily_u32 slot_out;      // state slot written, never equal to slot_in
   lily_u32 page_row;      // row of the page table
-  lily_u32 sample_row;    // row of the sample tables, or kNoSample
+  lily_u32 sample_row;    // row of the sample tables, or LILY_NO_SAMPLE
   lily_u32 timeline;      // row of `logits` and of `token_counts`
   lily_u32 wants_logits;  // 0: lm_head skips the row
 };
@@ -33,7 +40,8 @@ struct StepFlags {
   lily_u32 nan;    // a logit was not finite
 };
 
-// Sampling order: bias, vocabulary mask, penalties, temperature, min_p, top_k, top_p, draw. temperature 0 is argmax after penalties.
+// Sampling order: bias, vocabulary mask, penalties, temperature, min_p, top_k, top_p, draw.
+// temperature 0 is argmax after penalties.
 struct SampleRow {
   lily_f32 temperature;
   lily_f32 top_p;
@@ -130,6 +138,12 @@ struct ModelConstants {
   lily_u32 key_dim() const { return linear_num_key_heads * linear_key_head_dim; }
   lily_u32 value_dim() const { return linear_num_value_heads * linear_value_head_dim; }
   lily_u32 conv_channels() const { return 2 * key_dim() + value_dim(); }
+  lily_u32 sample_blocks() const { return (vocab_size + LILY_SAMPLE_BLOCK - 1) / LILY_SAMPLE_BLOCK; }
+  // Blocks of the grouped expert products for a chunk of `rows` rows, sentinels included.
+  lily_u32 max_expert_blocks(lily_u32 rows) const {
+    const lily_u32 assignments = rows * num_experts_per_tok;
+    return (num_experts < assignments ? num_experts : assignments) + assignments / LILY_EXPERT_BLOCK;
+  }
 };
 
 static_assert(sizeof(StepRow) == 32 && sizeof(SampleRow) == 64 && sizeof(SampleResult) == 172);

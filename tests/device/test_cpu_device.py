@@ -1,32 +1,19 @@
 """The CPU device itself: instruction sets, signatures, and the checked mode."""
 
+import re
 import struct
+import subprocess
+import sys
+import textwrap
 
 import numpy as np
 import pytest
 
 from lily import _core
 from lily.errors import DeviceError
+from tests.kernels.harness import NANO
 
-SIZES = {
-    "hidden_size": 256,
-    "vocab_size": 512,
-    "num_attention_layers": 1,
-    "num_linear_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "rotary_dim": 16,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 64,
-    "linear_value_head_dim": 64,
-    "linear_conv_kernel_dim": 4,
-    "num_experts": 8,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 64,
-    "shared_expert_intermediate_size": 64,
-}
+SIZES = NANO | {"hidden_size": 256}
 ROWS = 64
 ARGS = struct.pack("<I", ROWS)
 
@@ -92,3 +79,26 @@ def test_errors_say_what_is_wrong():
         device.run("rms_norm_f32", ARGS * 2, [x, gain, y], (ROWS, 1, 1))
     with pytest.raises(ValueError, match="outside of its length"):
         device.run("rms_norm_f32", ARGS, [x, gain, y], (ROWS, 1, 1), [None, None, (4, y.nbytes)])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the address space, which only Linux enforces for threads")
+def test_a_refused_thread_is_an_error_and_those_made_end():
+    script = """
+        import resource
+        from lily import _core
+        from lily.errors import DeviceError
+        from tests.kernels.harness import NANO
+
+        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, 8 << 20))
+        resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), used + (64 << 20)))
+        try:
+            _core.Device("cpu", sizes=NANO, threads=64)
+        except DeviceError as error:
+            print(error.code, error)
+        _core.Device("cpu", sizes=NANO, threads=2)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"threads the system refuses thread \d+ of 64 \(.+\); ask for at most \d+\n", done.stdout)

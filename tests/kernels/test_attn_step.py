@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.harness import NANO, PAGE_TOKENS, REAL, Run, normal, pack, rms_ratio, step_rows, unwritten
-from tests.oracles.attn_step import attend, rope
+from tests.oracles.attention import attend, rope
 from tests.oracles.rows import norm
 
 CORE = 2e-6  # model.md, section 6: attention core, any split
@@ -101,13 +101,13 @@ class Attention:
             for p in range(position + 1):
                 page = page_table[row, p // PAGE_TOKENS]
                 self.kv[page, 1, 0, :, p % PAGE_TOKENS], self.kv[page, 1, 1, :, p % PAGE_TOKENS] = k[p], v[p]
-            self.references.append(attend(q[row], k, v, gate[row]))
+            self.references.append(attend(q[row : row + 1], gate[row : row + 1], k, v, position)[0])
         step = step_rows(rows, position=positions, page_row=np.arange(rows))
         self.partial = unwritten(rows, q_heads, splits, width + 2)
         buffers = [step, q, page_table, self.kv, self.partial]
         run("attn_split_f32", sizes, pack(rows, 1, splits, keys_per_split), buffers, (kv_heads, splits, rows))
         self.y = unwritten(rows, q_heads, width)
-        run("attn_combine_f32", sizes, pack(rows, splits), [step, self.partial, gate, self.y], (q_heads, rows, 1))
+        run("attn_combine_f32", sizes, pack(rows, splits), [self.partial, gate, self.y], (q_heads, rows, 1))
 
 
 @all_sizes

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.kernels.harness import EPS, NANO, REAL, Array, Run, normal, pack, rms_ratio, step_rows, unwritten
-from tests.oracles import prefill_delta as oracle
+from tests.oracles import delta_net as oracle
+from tests.oracles.rows import gated_norm, l2_norm
 
 CONV_BUDGET = 1e-6
 CHUNK_BUDGET = 5e-6
@@ -43,8 +44,8 @@ def test_gdn_conv(run: Run, size: str, m: int) -> None:
     y = oracle.convolve(qkv.astype(np.float64), history.astype(np.float64), conv_w.astype(np.float64))
     parts = np.split(y, [hk * dk, 2 * hk * dk], axis=1)
     expected_g, expected_beta = oracle.gates(*(ba.astype(np.float64).transpose(1, 0, 2)), a_log, dt_bias)
-    assert rms_ratio(q, oracle.l2_norm(parts[0].reshape(q.shape)) * dk**-0.5) < CONV_BUDGET
-    assert rms_ratio(k, oracle.l2_norm(parts[1].reshape(k.shape))) < CONV_BUDGET
+    assert rms_ratio(q, l2_norm(parts[0].reshape(q.shape)) * dk**-0.5) < CONV_BUDGET
+    assert rms_ratio(k, l2_norm(parts[1].reshape(k.shape))) < CONV_BUDGET
     assert rms_ratio(v, parts[2].reshape(v.shape)) < CONV_BUDGET
     assert rms_ratio(g, expected_g) < CONV_BUDGET
     assert rms_ratio(beta, expected_beta) < CONV_BUDGET
@@ -87,8 +88,8 @@ def delta_inputs(sizes: Mapping[str, int], m: int, case: str) -> tuple[Array, Ar
         g = -rng.exponential(16.0, (m, hv))
     elif case == "mixed":  # sudden resets between stretches of slow decay
         g = np.where(rng.random((m, hv)) < 0.3, -rng.exponential(30.0, (m, hv)), -rng.exponential(1e-3, (m, hv)))
-    q = oracle.l2_norm(q.astype(np.float64)) * dk**-0.5
-    k = oracle.l2_norm(k.astype(np.float64))
+    q = l2_norm(q.astype(np.float64)) * dk**-0.5
+    k = l2_norm(k.astype(np.float64))
     q, k, v, g, beta = (np.ascontiguousarray(x, np.float32) for x in (q, k, v, g, beta))
     return q, k, v, g, beta
 
@@ -168,4 +169,4 @@ def test_gated_norm(run: Run, size: str, m: int) -> None:
     o, z, norm = normal(rng, m, hv, dv), normal(rng, m, hv, dv, scale=3), normal(rng, dv)
     y = unwritten(m, hv * dv)
     run("gated_norm_f32", sizes, pack(m), [o, z, norm, y], (m, 1, 1))
-    assert rms_ratio(y, oracle.gated_norm(o.astype(np.float64), z.astype(np.float64), norm, EPS)) < CONV_BUDGET
+    assert rms_ratio(y, gated_norm(o, z, norm, EPS).reshape(m, -1)) < CONV_BUDGET

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.harness import FORMATS, NANO, Array, Run, normal, pack, random_weight, rms_ratio, unwritten
-from tests.oracles.prefill_moe import swiglu
+from tests.oracles.rows import swiglu
 
 PRODUCT_BUDGET = 2e-6
 MOE_BUDGET = 3e-6
@@ -51,10 +51,13 @@ def test_attn_in(run: Run, form: str) -> None:
     store(run, "attn_in", form, sizes, 37, 576, [192, 192, 64, 64])
 
 
-@pytest.mark.parametrize("experts", [1, 7, 15, 16, 31, 32, 63, 64, 127, 128, 256])
-def test_router(run: Run, experts: int) -> None:
+ROUTER_CASES = [*((form, 16) for form in FORMATS), *(("q8g64", e) for e in (1, 7, 15, 31, 32, 63, 64, 127, 128, 256))]
+
+
+@pytest.mark.parametrize(("form", "experts"), ROUTER_CASES)
+def test_router(run: Run, form: str, experts: int) -> None:
     """The gate's row lies behind the experts': an odd number of columns."""
-    store(run, "router", "q8g64", NANO | {"num_experts": experts, "hidden_size": 256}, 9, 256, [experts, 1])
+    store(run, "router", form, NANO | {"num_experts": experts, "hidden_size": 256}, 9, 256, [experts, 1])
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.harness import NANO, Run, normal, pack, rms_ratio, step_rows, unwritten
-from tests.oracles.gdn_step import DeltaNet
+from tests.oracles.delta_net import DeltaNet
 
 CORE = 3e-6  # model.md, section 6: delta rule, step and state
 SIZES = NANO | {"num_linear_layers": 2}

@@ -15,7 +15,7 @@ from tests.kernels.harness import (
     rms_ratio,
     unwritten,
 )
-from tests.oracles import moe_step
+from tests.oracles import moe as oracle
 from tests.oracles.rows import norm
 
 SUM = 3e-6  # model.md, section 6: MoE sum
@@ -23,11 +23,8 @@ ODD = NANO | {"hidden_size": 320, "moe_intermediate_size": 192, "shared_expert_i
               "num_experts": 13, "num_experts_per_tok": 5}  # fmt: skip
 REAL_SHAPE = NANO | {"hidden_size": 2048, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
                      "num_experts": 4, "num_experts_per_tok": 3}  # fmt: skip
-shapes = pytest.mark.parametrize(
-    "sizes, rows",
-    [(NANO, 1), (NANO, 8), (ODD, 2), (ODD, 3), (REAL_SHAPE, 1)],
-    ids=["nano-1", "nano-8", "odd-2", "odd-3", "real"],
-)
+SHAPES = [(NANO, 1), (NANO, 8), (ODD, 2), (ODD, 3), (REAL_SHAPE, 1)]
+shapes = pytest.mark.parametrize("sizes, rows", SHAPES, ids=["nano-1", "nano-8", "odd-2", "odd-3", "real"])
 
 
 class Up:
@@ -53,10 +50,10 @@ class Up:
 @shapes
 def test_experts_up(run: Run, form, sizes, rows):
     got = Up(run, form, sizes, rows)
-    ids, weights = moe_step.route(got.logits, sizes["num_experts_per_tok"])
+    ids, weights = oracle.topk(got.logits, sizes["num_experts_per_tok"])
     np.testing.assert_array_equal(got.ids, ids)
     assert rms_ratio(got.weights, weights) < 1e-6
-    reference = moe_step.up(norm(got.x, got.gain), got.slot[ids], got.gate.dense, got.up.dense)
+    reference = oracle.up(norm(got.x, got.gain), got.slot[ids], got.gate.dense, got.up.dense)
     assert rms_ratio(got.h, reference) < SUM
     assert got.flags["abort"][0] == 0
 
@@ -79,11 +76,11 @@ def test_an_expert_that_is_not_loaded_sets_abort_and_spares_the_others(run: Run)
     assert np.isnan(got.h[0, 0]).all() and np.isfinite(got.h[0, 1]).all()
 
 
-PAIRS = [("q4g64", form) for form in FORMATS] + [(form, "q8g64w") for form in FORMATS]
+SHAPES_OF_ONE_PAIR = [("q4g64", "q8g64w", *shape) for shape in SHAPES]
+PAIRS_OF_ONE_SHAPE = [(form, shared_form, ODD, 3) for form in FORMATS for shared_form in FORMATS]
 
 
-@pytest.mark.parametrize("form, shared_form", PAIRS)
-@shapes
+@pytest.mark.parametrize("form, shared_form, sizes, rows", SHAPES_OF_ONE_PAIR + PAIRS_OF_ONE_SHAPE)
 def test_experts_down(run: Run, form, shared_form, sizes, rows):
     rng = np.random.default_rng(5)
     width, inner, shared_inner = (
@@ -91,11 +88,12 @@ def test_experts_down(run: Run, form, shared_form, sizes, rows):
     )
     experts, k = sizes["num_experts"], sizes["num_experts_per_tok"]
     down, shared = random_weight(rng, form, experts, width, inner), random_weight(rng, shared_form, width, shared_inner)
-    ids, weights = moe_step.route(normal(rng, rows, experts), k)
+    ids, weights = oracle.topk(normal(rng, rows, experts), k)
     slot = rng.permutation(experts).astype(np.uint32)
     h, hs = normal(rng, rows, k, inner), normal(rng, rows, shared_inner)
     shared_gate, x = normal(rng, rows), normal(rng, rows, width)
-    reference = x + moe_step.down(h, slot[ids], weights, down.dense, hs, shared.dense, shared_gate)
+    d = oracle.down(h.astype(np.float64), slot[ids], down.dense)
+    reference = x + oracle.combine(d, weights, hs @ shared.dense.T, shared_gate)
     buffers = [
         h,
         ids.astype(np.uint32),

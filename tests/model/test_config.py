@@ -132,6 +132,7 @@ def test_lily_nano(lily_nano: Path) -> None:
 WRONG_IN_TEXT = [
     *[(name, value) for name in REAL for value in (0, -64, 64.0, "64", True, None, DELETE, 2**31, [64])],
     *[(name, 96) for name in ("hidden_size", "head_dim", "moe_intermediate_size", "shared_expert_intermediate_size")],
+    *[(name, 96) for name in ("linear_key_head_dim", "linear_value_head_dim")],
     *[
         (name, value)
         for name in ("num_hidden_layers", "vocab_size", "num_experts", "num_experts_per_tok", "linear_conv_kernel_dim")

@@ -1,5 +1,6 @@
 """Reference forward pass of both model families in float64, from the published formulas; slow and plain on purpose.
 
+The operations are those of the modules beside this one, which the kernel tests compare with too.
 Reads a checkpoint folder in the MLX layout, any bits and pair types that lily supports. Formulas: Gated DeltaNet
 (arXiv:2412.06464), the chunked WY / UT form (arXiv:2406.06484), and the Qwen3-Next and Qwen3.5 model cards and configs.
 Every position starts from an empty state. Shapes: T tokens, H hidden, Hq / Hkv heads, Hk / Hv delta-net heads.
@@ -16,7 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from tests.oracles.attention import attend, rope
+from tests.oracles.delta_net import DeltaNet
+from tests.oracles.moe import combine, topk
+from tests.oracles.rows import F64 as Array
+from tests.oracles.rows import gated_norm, norm, swiglu
+
 Trace = Callable[[str, NDArray[Any]], None]
 
 DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "U32": "<u4"}
@@ -77,54 +83,6 @@ class Checkpoint:
         return np.asarray(w.reshape(*scales.shape[:-1], -1))
 
 
-def sigmoid(x: Array) -> Array:
-    return np.asarray(np.exp(-np.logaddexp(0.0, -x)))
-
-
-def silu(x: Array) -> Array:
-    return x * sigmoid(x)
-
-
-def rms_norm(x: Array, gain: Array, eps: float) -> Array:
-    return np.asarray(x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * gain)
-
-
-def l2_norm(x: Array) -> Array:
-    """x / |x| with eps added to the sum, not to the mean."""
-    return np.asarray(x / np.sqrt((x * x).sum(-1, keepdims=True) + 1e-6))
-
-
-def delta_rule_steps(q: Array, k: Array, v: Array, g: Array, beta: Array) -> tuple[Array, Array]:
-    """Gated delta rule, token by token, from a zero state.
-
-    q, k [T, Hv, dk], v [T, Hv, dv], g (log decay) and beta [T, Hv]. Returns o [T, Hv, dv] and the state [Hv, dk, dv].
-    """
-    state, out = np.zeros((*k.shape[1:], v.shape[-1])), np.empty_like(v)
-    for t in range(len(v)):
-        state *= np.exp(g[t])[:, None, None]
-        d = beta[t][:, None] * (v[t] - np.einsum("hkv,hk->hv", state, k[t]))
-        state += k[t][:, :, None] * d[:, None, :]
-        out[t] = np.einsum("hkv,hk->hv", state, q[t])
-    return out, state
-
-
-def delta_rule_chunks(q: Array, k: Array, v: Array, g: Array, beta: Array, chunk_size: int) -> tuple[Array, Array]:
-    """The same map as delta_rule_steps, `chunk_size` tokens at a time."""
-    state, out = np.zeros((*k.shape[1:], v.shape[-1])), np.empty_like(v)
-    for start in range(0, len(v), chunk_size):
-        rows = slice(start, start + chunk_size)
-        for h in range(v.shape[1]):
-            Q, K, V, b = q[rows, h], k[rows, h], v[rows, h], beta[rows, h, None]
-            G = np.cumsum(g[rows, h])[:, None]  # log decay since the chunk began
-            decay = np.tril(np.exp(np.minimum(G - G.T, 0.0)))  # exp(G_i - G_j) for j <= i
-            system = np.eye(len(G)) + np.tril(b * (K @ K.T) * decay, -1)  # unit lower triangular
-            U, W = np.linalg.solve(system, b * V), np.linalg.solve(system, b * np.exp(G) * K)
-            D = U - W @ state[h]  # row i: what token i adds to the state
-            out[rows, h] = (np.exp(G) * Q) @ state[h] + ((Q @ K.T) * decay) @ D
-            state[h] = np.exp(G[-1]) * state[h] + (np.exp(G[-1] - G) * K).T @ D
-    return out, state
-
-
 def delta_net_inputs(ck: Checkpoint, name: str, x: Array) -> tuple[Array, Array, Array, Array]:
     """qkv [T, C] (all q, all k, all v), z [T, Hv, dv], b and a [T, Hv] of the normed rows x."""
     c, T = ck.config, len(x)
@@ -146,68 +104,56 @@ def delta_net_inputs(ck: Checkpoint, name: str, x: Array) -> tuple[Array, Array,
 
 
 def gated_delta_net(ck: Checkpoint, name: str, x: Array, chunk_size: int, trace: Trace) -> Array:
-    c, T = ck.config, len(x)
-    Hk, Hv = c["linear_num_key_heads"], c["linear_num_value_heads"]
+    c = ck.config
     dk, dv = c["linear_key_head_dim"], c["linear_value_head_dim"]
     qkv, z, b, a = delta_net_inputs(ck, name, x)
-    taps = ck.vector(f"{name}.conv1d.weight").reshape(qkv.shape[-1], -1)  # [C, 4], the last one is for the newest row
-    n = taps.shape[1]
-    padded = np.concatenate([np.zeros((n - 1, qkv.shape[-1])), qkv])
-    conv = silu(sum((padded[j : j + T] * taps[:, j] for j in range(n)), np.zeros_like(qkv)))
-    q, k, v = np.split(conv, [Hk * dk, 2 * Hk * dk], -1)
-    # Value head h reads key head h // (Hv / Hk).
-    q = np.repeat(l2_norm(q.reshape(T, Hk, dk)) * dk**-0.5, Hv // Hk, 1)
-    k = np.repeat(l2_norm(k.reshape(T, Hk, dk)), Hv // Hk, 1)
-    g = -np.exp(ck.vector(f"{name}.A_log")) * np.logaddexp(0.0, a + ck.vector(f"{name}.dt_bias"))
-    v, beta = v.reshape(T, Hv, dv), sigmoid(b)
-    o, state = delta_rule_chunks(q, k, v, g, beta, chunk_size) if chunk_size else delta_rule_steps(q, k, v, g, beta)
-    trace(f"{name}.conv_state", padded[T:])  # the last n - 1 rows before the convolution, oldest first
-    trace(f"{name}.recurrent_state", state)
-    o = rms_norm(o, ck.vector(f"{name}.norm.weight"), c["rms_norm_eps"]) * silu(z)
-    return o.reshape(T, -1) @ ck.weight(f"{name}.out_proj").T
+    channels = qkv.shape[1]
+    conv_w = ck.vector(f"{name}.conv1d.weight").reshape(channels, -1)  # [C, 4], the last one is for the newest row
+    net = DeltaNet(
+        conv_w,
+        a_log=ck.vector(f"{name}.A_log"),
+        dt_bias=ck.vector(f"{name}.dt_bias"),
+        conv_state=np.zeros((conv_w.shape[1] - 1, channels)),
+        recurrent_state=np.zeros((c["linear_num_value_heads"], dk, dv)),
+    )
+    o = net.run(qkv, b, a, chunk_size)
+    trace(f"{name}.conv_state", net.conv_state)
+    trace(f"{name}.recurrent_state", net.recurrent_state)
+    y = gated_norm(o, z, ck.vector(f"{name}.norm.weight"), c["rms_norm_eps"])
+    return np.asarray(y.reshape(len(x), -1) @ ck.weight(f"{name}.out_proj").T)
 
 
 def attention(ck: Checkpoint, name: str, x: Array) -> Array:
     c, T = ck.config, len(x)
-    Hq, Hkv, D, eps = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"], c["rms_norm_eps"]
+    Hq, Hkv, D = c["num_attention_heads"], c["num_key_value_heads"], c["head_dim"]
     q, gate = np.split((x @ ck.weight(f"{name}.q_proj").T).reshape(T, Hq, 2 * D), 2, -1)  # per head: query, gate
     k = (x @ ck.weight(f"{name}.k_proj").T).reshape(T, Hkv, D)
     v = (x @ ck.weight(f"{name}.v_proj").T).reshape(T, Hkv, D)
-    rope = c.get("rope_parameters") or c
-    half = int(D * rope.get("partial_rotary_factor", 0.25)) // 2
-    angle = np.arange(T)[:, None, None] * float(rope["rope_theta"]) ** (-np.arange(half) / half)
+    parameters = c.get("rope_parameters") or c
+    theta, rotary_dim = float(parameters["rope_theta"]), int(D * parameters.get("partial_rotary_factor", 0.25))
 
     def norm_and_rotate(m: Array, gain: str) -> Array:
-        m = rms_norm(m, ck.vector(f"{name}.{gain}.weight"), eps)
-        low, high, cos, sin = m[..., :half], m[..., half : 2 * half], np.cos(angle), np.sin(angle)
-        return np.concatenate([low * cos - high * sin, high * cos + low * sin, m[..., 2 * half :]], -1)
+        return rope(norm(m, ck.vector(f"{name}.{gain}.weight"), c["rms_norm_eps"]), np.arange(T), theta, rotary_dim)
 
-    q, k = norm_and_rotate(q, "q_norm"), norm_and_rotate(k, "k_norm")
-    k, v = np.repeat(k, Hq // Hkv, 1), np.repeat(v, Hq // Hkv, 1)  # query head h reads KV head h // (Hq / Hkv)
-    scores = np.einsum("thd,shd->hts", q, k) * D**-0.5 + np.triu(np.full((T, T), -np.inf), 1)
-    p = np.exp(scores - scores.max(-1, keepdims=True))
-    o: Array = np.einsum("hts,shd->thd", p / p.sum(-1, keepdims=True), v)
-    return (o * sigmoid(gate)).reshape(T, -1) @ ck.weight(f"{name}.o_proj").T
+    o = attend(norm_and_rotate(q, "q_norm"), gate, norm_and_rotate(k, "k_norm"), v, 0)
+    return np.asarray(o.reshape(T, -1) @ ck.weight(f"{name}.o_proj").T)
 
 
 def moe(ck: Checkpoint, name: str, x: Array, trace: Trace) -> Array:
-    def swiglu(rows: Array, module: str, expert: int | None = None) -> Array:
-        gate, up, down = (ck.weight(f"{name}.{module}.{part}_proj", expert) for part in ("gate", "up", "down"))
-        return (silu(rows @ gate.T) * (rows @ up.T)) @ down.T
+    def expert(rows: Array, module: str, part: int | None = None) -> Array:
+        gate, up, down = (ck.weight(f"{name}.{module}.{kind}_proj", part) for kind in ("gate", "up", "down"))
+        return np.asarray(swiglu(rows, gate, up) @ down.T)
 
     router_logits = x @ ck.weight(f"{name}.gate").T
-    order = np.argsort(-router_logits, -1, kind="stable")  # ties: the lower expert id first
-    topk_ids = order[:, : ck.config["num_experts_per_tok"]]
-    p = np.exp(router_logits - router_logits.max(-1, keepdims=True))
-    topk_weights = np.take_along_axis(p, topk_ids, -1)
-    topk_weights /= topk_weights.sum(-1, keepdims=True)
+    topk_ids, topk_weights = topk(router_logits, ck.config["num_experts_per_tok"])
     trace(f"{name}.router_logits", router_logits)
     trace(f"{name}.topk_ids", topk_ids)
-    y = np.zeros_like(x)
+    d = np.empty((*topk_ids.shape, x.shape[1]))
     for e in np.unique(topk_ids):
         token, slot = np.nonzero(topk_ids == e)
-        y[token] += topk_weights[token, slot, None] * swiglu(x[token], "switch_mlp", int(e))
-    return y + sigmoid(x @ ck.weight(f"{name}.shared_expert_gate").T) * swiglu(x, "shared_expert")
+        d[token, slot] = expert(x[token], "switch_mlp", int(e))
+    shared_gate = x @ ck.weight(f"{name}.shared_expert_gate")[0]
+    return combine(d, topk_weights, expert(x, "shared_expert"), shared_gate)
 
 
 def forward(
@@ -223,14 +169,14 @@ def forward(
     x = np.stack([ck.weight(f"{ck.root}embed_tokens", int(i)) for i in token_ids])
     for i, kind in enumerate(ck.layer_types):
         layer = f"{ck.root}layers.{i}"
-        h = rms_norm(x, ck.vector(f"{layer}.input_layernorm.weight"), eps)
+        h = norm(x, ck.vector(f"{layer}.input_layernorm.weight"), eps)
         if kind == "full_attention":
             x = x + attention(ck, f"{layer}.self_attn", h)
         else:
             x = x + gated_delta_net(ck, f"{layer}.linear_attn", h, chunk_size, trace)
-        h = rms_norm(x, ck.vector(f"{layer}.post_attention_layernorm.weight"), eps)
+        h = norm(x, ck.vector(f"{layer}.post_attention_layernorm.weight"), eps)
         x = x + moe(ck, f"{layer}.mlp", h, trace)
         trace(f"{layer}.out", x)
-    x = rms_norm(x, ck.vector(f"{ck.root}norm.weight"), eps)
+    x = norm(x, ck.vector(f"{ck.root}norm.weight"), eps)
     blocks = range(0, ck.config["vocab_size"], HEAD_ROWS)
     return np.concatenate([x @ ck.weight(ck.head, slice(b, b + HEAD_ROWS)).T for b in blocks], -1)

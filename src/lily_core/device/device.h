@@ -1,4 +1,5 @@
-// The narrow waist: buffers, kernels by name, and the execution of recorded programs. Everything above exists once for all devices.
+// The narrow waist: buffers, kernels by name, and the execution of recorded programs.
+// Everything above exists once for all devices.
 #pragma once
 
 #include <cstddef>

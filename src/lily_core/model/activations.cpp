@@ -19,7 +19,6 @@ std::vector<Part> parts(const ModelConfig& c) {
   const std::uint64_t k = c.num_experts_per_tok, value_heads = c.linear_num_value_heads;
   const std::uint64_t query = std::uint64_t{c.num_attention_heads} * c.head_dim;
   const std::uint64_t key_value = std::uint64_t{c.num_key_value_heads} * c.head_dim;
-  const std::uint64_t sample_blocks = (c.vocab_size + LILY_SAMPLE_BLOCK - 1) / LILY_SAMPLE_BLOCK;
   return {
       {&A::x, "x", kRows * c.hidden_size},
       {&A::normed, "normed", kRows * c.hidden_size},
@@ -33,7 +32,7 @@ std::vector<Part> parts(const ModelConfig& c) {
       {&A::beta, "beta", kRows * value_heads},
       {&A::u, "u", kRows * c.value_dim()},
       {&A::w, "w", kRows * value_heads * c.linear_key_head_dim},
-      {&A::qk, "qk", kRows * value_heads * kDeltaChunk},
+      {&A::qk, "qk", kRows * value_heads * LILY_DELTA_CHUNK},
       {&A::o, "o", kRows * c.value_dim()},
       {&A::gated, "gated", kRows * c.value_dim()},
       {&A::q, "q", kRows * query},
@@ -47,13 +46,13 @@ std::vector<Part> parts(const ModelConfig& c) {
       {&A::topk_ids, "topk_ids", kRows * k},
       {&A::topk_weights, "topk_weights", kRows * k},
       {&A::order, "order", kRows * k},
-      {&A::blocks, "blocks", max_expert_blocks(c, kRows) * sizeof(ExpertBlock) / 4},
+      {&A::blocks, "blocks", std::uint64_t{c.max_expert_blocks(kRows)} * sizeof(ExpertBlock) / 4},
       {&A::h, "h", kRows * k * c.moe_intermediate_size},
       {&A::d, "d", kRows * k * c.hidden_size},
       {&A::hs, "hs", kRows * c.shared_expert_intermediate_size},
       {&A::s, "s", kRows * c.hidden_size},
       {&A::adjusted, "adjusted", std::uint64_t{kMaxStepRows} * c.vocab_size},
-      {&A::sample_blocks, "sample_blocks", kMaxStepRows * sample_blocks * sizeof(SampleBlock) / 4},
+      {&A::sample_blocks, "sample_blocks", std::uint64_t{kMaxStepRows} * c.sample_blocks() * sizeof(SampleBlock) / 4},
   };
 }
 
@@ -73,11 +72,6 @@ std::uint64_t activation_bytes(const ModelConfig& config) {
   std::uint64_t bytes = 0;
   for (const Part& part : parts(config)) bytes += 4 * part.length;
   return bytes;
-}
-
-std::uint32_t max_expert_blocks(const ModelConfig& config, std::uint32_t rows) {
-  const std::uint32_t assignments = rows * config.num_experts_per_tok;
-  return std::min(config.num_experts, assignments) + assignments / LILY_EXPERT_BLOCK;
 }
 
 }  // namespace lily

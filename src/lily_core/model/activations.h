@@ -9,9 +9,8 @@
 
 namespace lily {
 
-constexpr std::uint32_t kMaxStepRows = 8;
+constexpr std::uint32_t kMaxStepRows = LILY_MAX_STEP_ROWS;
 constexpr std::uint32_t kMaxChunkTokens = 512;
-constexpr std::uint32_t kDeltaChunk = 64;  // tokens per chunk of the delta rule
 constexpr std::uint32_t kMaxSplits = 64;   // of the keys in decode attention
 
 using Tensor = std::unique_ptr<Buffer>;
@@ -32,7 +31,7 @@ struct Activations {
   Tensor beta;   // [rows, Hv]
   Tensor u;      // [rows, Hv, dv]
   Tensor w;      // [rows, Hv, dk]
-  Tensor qk;     // [rows, Hv, kDeltaChunk]
+  Tensor qk;     // [rows, Hv, LILY_DELTA_CHUNK]
   Tensor o;      // [rows, Hv, dv]
   Tensor gated;  // [rows, Hv dv]
 
@@ -67,8 +66,5 @@ struct Activations {
 
 // Bytes of the buffers above without those that grow with the number of timelines.
 std::uint64_t activation_bytes(const ModelConfig& config);
-
-// Blocks of the grouped expert products for a chunk of `rows` rows, sentinels included.
-std::uint32_t max_expert_blocks(const ModelConfig& config, std::uint32_t rows);
 
 }  // namespace lily

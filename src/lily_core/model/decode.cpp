@@ -27,9 +27,9 @@ void record_attention(Recorder& op, const Model& m, const AttentionLayerWeights&
   op("attn_in", args, {a.x, w.input_norm, w.attn_in, a.q, a.gate, a.k, a.v}, {2 * query + 2 * key, rows});
   op("attn_prep", LayerArgs{rows, layer}, {io.step.buffer(), a.q, a.k, a.v, w.q_norm, w.k_norm, rope, state.page_table, state.kv},
      {c.num_attention_heads + c.num_key_value_heads, rows});
-  op("attn_split", AttnSplitArgs{rows, layer, splits, keys_per_split}, {io.step.buffer(), a.q, state.page_table, state.kv, a.partial},
-     {c.num_key_value_heads, splits, rows});
-  op("attn_combine", AttnCombineArgs{rows, splits}, {io.step.buffer(), a.partial, a.gate, a.y}, {c.num_attention_heads, rows});
+  op("attn_split", AttnSplitArgs{rows, layer, splits, keys_per_split},
+     {io.step.buffer(), a.q, state.page_table, state.kv, a.partial}, {c.num_key_value_heads, splits, rows});
+  op("attn_combine", AttnCombineArgs{rows, splits}, {a.partial, a.gate, a.y}, {c.num_attention_heads, rows});
   op("attn_out", args, {a.y, w.attn_out, a.x}, {c.hidden_size, rows});
 }
 

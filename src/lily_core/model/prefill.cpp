@@ -16,7 +16,7 @@ void record_gated_delta_net(Recorder& op, const Model& m, const LinearLayerWeigh
      {io.step.buffer(), a.qkv, a.ba, w.conv1d, w.A_log, w.dt_bias, state.conv_state, a.gdn_q, a.gdn_k, a.gdn_v, a.g, a.beta},
      {c.linear_num_key_heads, rows});
   op("gdn_chunk", args, {a.gdn_q, a.gdn_k, a.gdn_v, a.g, a.beta, a.u, a.w, a.qk},
-     {c.linear_num_value_heads, (rows + kDeltaChunk - 1) / kDeltaChunk});
+     {c.linear_num_value_heads, (rows + LILY_DELTA_CHUNK - 1) / LILY_DELTA_CHUNK});
   op("gdn_scan", layer_args, {io.step.buffer(), a.gdn_q, a.gdn_k, a.u, a.w, a.qk, a.g, state.recurrent_state, a.o},
      {c.linear_value_head_dim, c.linear_num_value_heads});
   op("gated_norm", args, {a.o, a.z, w.norm, a.gated}, {rows});
@@ -39,7 +39,7 @@ void record_attention(Recorder& op, const Model& m, const AttentionLayerWeights&
 void record_moe(Recorder& op, const Model& m, const MoeWeights& w, std::uint32_t layer, std::uint32_t rows) {
   auto& [c, weights, state, a, io, rope, slots] = m;
   const RowsArgs args{rows};
-  const std::uint32_t num_blocks = max_expert_blocks(c, rows);
+  const std::uint32_t num_blocks = c.max_expert_blocks(rows);
   const Range blocks{a.blocks.get(), 0, num_blocks * sizeof(ExpertBlock)};
   const Range experts = expert_slots(m, layer);
   op("rms_norm", args, {a.x, w.norm, a.normed}, {rows});

@@ -9,8 +9,6 @@
 namespace lily {
 namespace {
 
-constexpr std::uint32_t kGroupSize = 64;
-
 using Rows = std::vector<std::uint32_t>;
 
 void append(Rows& rows, std::uint32_t begin, std::uint32_t count) {
@@ -174,8 +172,8 @@ class Loader {
     part.module = module.name;
     part.bits = bits;
     part.codes = take(".weight", columns * bits / 32, {Dtype::kU32});
-    part.scales = take(".scales", columns / kGroupSize, {Dtype::kBF16, Dtype::kF16, Dtype::kF32});
-    part.biases = take(".biases", columns / kGroupSize, {Dtype::kBF16, Dtype::kF16, Dtype::kF32});
+    part.scales = take(".scales", columns / LILY_GROUP_SIZE, {Dtype::kBF16, Dtype::kF16, Dtype::kF32});
+    part.biases = take(".biases", columns / LILY_GROUP_SIZE, {Dtype::kBF16, Dtype::kF16, Dtype::kF32});
     part.rows = module.rows;
     part.row_order = std::move(module.order);
     done_bytes_ += part.codes->length() + part.scales->length() + part.biases->length();

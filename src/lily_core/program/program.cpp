@@ -63,7 +63,8 @@ void Program::dispatch_bytes(const Kernel& kernel, std::vector<std::byte> args, 
                                 std::to_string(ranges.size()));
   for (const Range& range : ranges)
     if (!range.buffer || range.offset > range.buffer->length() || range.length > range.buffer->length() - range.offset)
-      throw std::invalid_argument(name + " binds " + (range.buffer ? range.buffer->name() : "no buffer") + " outside of its length");
+      throw std::invalid_argument(name + " binds " + (range.buffer ? range.buffer->name() : "no buffer") +
+                                  " outside of its length");
   open_.push_back({&kernel, std::move(args), std::move(ranges), extent, 0});
 }
 

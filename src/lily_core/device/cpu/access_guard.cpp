@@ -2,10 +2,12 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
+#include <cerrno>
 #include <csetjmp>
 #include <csignal>
 #include <cstdint>
+#include <cstring>
+#include <string>
 
 namespace lily::cpu {
 namespace {
@@ -44,17 +46,22 @@ void install_handler() {
 // sigsetjmp must be called in a frame that outlives the jump, and `body` must not own anything: kernels do not.
 bool runs_without_fault(Trap& trap, const std::function<void()>& body) {
   current_trap = &trap;
-  const bool faulted = sigsetjmp(trap.landing, 1) != 0;
-  if (!faulted) body();
+  if (sigsetjmp(trap.landing, 1) == 0) {
+    body();
+    current_trap = nullptr;
+    return true;
+  }
   current_trap = nullptr;
-  return !faulted;
+  return false;
 }
 
 void protect_pages(std::byte* begin, std::byte* end, int protection) {
   const auto page = static_cast<std::uintptr_t>(page_size());
   const auto first = reinterpret_cast<std::uintptr_t>(begin) / page * page;
   const auto last = (reinterpret_cast<std::uintptr_t>(end) + page - 1) / page * page;
-  if (first < last) mprotect(reinterpret_cast<void*>(first), last - first, protection);
+  if (first < last && mprotect(reinterpret_cast<void*>(first), last - first, protection) != 0)
+    throw DeviceError("cpu", "", "debug",
+                      "the checked mode cannot protect " + std::to_string(last - first) + " bytes: " + std::strerror(errno));
 }
 
 }  // namespace
@@ -66,7 +73,9 @@ void AccessGuard::watch(CpuBuffer& buffer) { watched_.push_back(&buffer); }
 void AccessGuard::drop(const CpuBuffer& buffer) { std::erase(watched_, &buffer); }
 
 void AccessGuard::run(const Kernel& kernel, std::span<const Range> ranges, const std::function<void()>& body) {
-  for (CpuBuffer* buffer : watched_) protect_pages(buffer->pages_begin(), buffer->pages_end(), PROT_NONE);
+  const auto protect_all = [&](int protection) {
+    for (CpuBuffer* buffer : watched_) protect_pages(buffer->pages_begin(), buffer->pages_end(), protection);
+  };
   const auto open = [&](bool writable) {
     for (std::size_t i = 0; i < ranges.size(); ++i) {
       if ((kernel.accesses()[i] != Access::kRead) != writable) continue;
@@ -74,16 +83,23 @@ void AccessGuard::run(const Kernel& kernel, std::span<const Range> ranges, const
       protect_pages(begin, begin + ranges[i].length, writable ? PROT_READ | PROT_WRITE : PROT_READ);
     }
   };
-  open(false);
-  open(true);  // after the readable ones: a page with both is writable
+  try {
+    protect_all(PROT_NONE);
+    open(false);
+    open(true);  // after the readable ones: a page with both is writable
+  } catch (const DeviceError&) {
+    protect_all(PROT_READ | PROT_WRITE);
+    throw;
+  }
   Trap trap;
   const bool fine = runs_without_fault(trap, body);
-  for (CpuBuffer* buffer : watched_) protect_pages(buffer->pages_begin(), buffer->pages_end(), PROT_READ | PROT_WRITE);
+  protect_all(PROT_READ | PROT_WRITE);
   if (fine) return;
 
   std::string where = "memory that is no buffer of this device";
   for (const CpuBuffer* buffer : watched_)
-    if (trap.address >= buffer->pages_begin() && trap.address < buffer->pages_end() + page_size()) where = "buffer " + buffer->name();
+    if (trap.address >= buffer->pages_begin() && trap.address < buffer->pages_end() + page_size())
+      where = "buffer " + buffer->name();
   throw DeviceError("cpu", std::string(kernel.name()), "undeclared_access",
                     std::string(kernel.name()) + " touched " + where + " outside of what its dispatch declares");
 }

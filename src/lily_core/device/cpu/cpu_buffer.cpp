@@ -23,7 +23,8 @@ std::uint64_t page_size() {
   return size;
 }
 
-CpuBuffer::CpuBuffer(std::string name, std::uint64_t length, AccessGuard* guard) : Buffer(std::move(name), length), guard_(guard) {
+CpuBuffer::CpuBuffer(std::string name, std::uint64_t length, AccessGuard* guard)
+    : Buffer(std::move(name), length), guard_(guard) {
   pages_length_ = round_up(length ? length : 1, page_size());
   mapping_length_ = pages_length_ + (guard_ ? page_size() : 0);
   int flags = MAP_PRIVATE | MAP_ANONYMOUS;
@@ -37,7 +38,12 @@ CpuBuffer::CpuBuffer(std::string name, std::uint64_t length, AccessGuard* guard)
   mapping_ = mapping;
   start_ = pages_begin();
   if (guard_) {
-    mprotect(pages_end(), page_size(), PROT_NONE);
+    if (mprotect(pages_end(), page_size(), PROT_NONE) != 0) {
+      const int error = errno;
+      munmap(mapping_, mapping_length_);
+      throw DeviceError("cpu", "", "debug",
+                        "the checked mode cannot close the page behind " + this->name() + ": " + std::strerror(error));
+    }
     start_ = pages_end() - round_up(length ? length : 1, kAlignment);
     guard_->watch(*this);
   }

@@ -33,7 +33,8 @@ struct DebugSwitches {
       } else if (std::ranges::find(isas, word) != isas.end()) {
         isa = word;
       } else {
-        throw DeviceError("cpu", "", "debug", "unknown debug switch \"" + word + "\" of the cpu device; known here: " + known(isas));
+        throw DeviceError("cpu", "", "debug",
+                          "unknown debug switch \"" + word + "\" of the cpu device; known here: " + known(isas));
       }
       begin = end + 1;
     }

@@ -18,6 +18,28 @@ void add_all(KernelTable& table);
 }
 #endif
 
+#if defined(__x86_64__)
+namespace {
+
+// What -march=x86-64-v3 and -v4 need (cmake/cpu_kernels.cmake). Clang knows these names only since version 18, and before that
+// not all features behind them; every processor with those that it knows has the others too.
+#if defined(__clang__) && (defined(__apple_build_version__) || __clang_major__ < 18)
+bool supports_v3() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+         __builtin_cpu_supports("bmi2");
+}
+bool supports_v4() {
+  return supports_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+#else
+bool supports_v3() { return __builtin_cpu_supports("x86-64-v3"); }
+bool supports_v4() { return __builtin_cpu_supports("x86-64-v4"); }
+#endif
+
+}  // namespace
+#endif
+
 CpuKernel::CpuKernel(const KernelEntry& entry) : entry_(entry) {
   for (const char* letter = entry.access; *letter; ++letter)
     accesses_.push_back(*letter == 'r' ? Access::kRead : *letter == 'w' ? Access::kWrite : Access::kReadWrite);
@@ -46,12 +68,8 @@ std::vector<std::string_view> available_isas() {
   std::vector<std::string_view> isas;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-                    __builtin_cpu_supports("bmi2");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (avx512) isas.push_back("avx512");
-  if (avx2) isas.push_back("avx2");
+  if (supports_v4()) isas.push_back("avx512");
+  if (supports_v3()) isas.push_back("avx2");
 #endif
   isas.push_back("baseline");
   return isas;

@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "device/widen.h"
+#include "lily_args.h"
 #include "model/tensor_source.h"
 
 namespace lily::cpu {
 namespace {
 
-constexpr std::uint32_t kGroupSize = 64;
 constexpr std::uint64_t kChunkBytes = 4 << 20;  // read at a time when rows are moved or widened: memory never doubles
 constexpr std::uint32_t kNoRow = 0xffffffff;
 
@@ -50,7 +50,7 @@ struct RowBytes {
 
 RowBytes row_bytes(const HostMatrix& part, Component component, const Form& form, std::uint32_t columns) {
   if (component == Component::kCodes) return {std::uint64_t{columns} * part.bits / 8, std::uint64_t{columns} * form.bits / 8};
-  const std::uint64_t groups = columns / kGroupSize;
+  const std::uint64_t groups = columns / LILY_GROUP_SIZE;
   return {groups * size_of(source_of(part, component).dtype()), groups * (form.wide_pairs ? 4 : 2)};
 }
 

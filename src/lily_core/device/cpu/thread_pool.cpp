@@ -1,6 +1,10 @@
 #include "device/cpu/thread_pool.h"
 
 #include <chrono>
+#include <string>
+#include <system_error>
+
+#include "device/device.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -25,10 +29,20 @@ constexpr int kSpinsBeforeYield = 4096;
 }  // namespace
 
 ThreadPool::ThreadPool(std::uint32_t threads) {
-  for (std::uint32_t worker = 1; worker < threads; ++worker) workers_.emplace_back([this, worker] { work(worker); });
+  try {
+    for (std::uint32_t worker = 1; worker < threads; ++worker) workers_.emplace_back([this, worker] { work(worker); });
+  } catch (const std::system_error& error) {
+    const std::uint32_t made = size();
+    stop();
+    throw DeviceError("cpu", "", "threads",
+                      "the system refuses thread " + std::to_string(made + 1) + " of " + std::to_string(threads) + " (" +
+                          error.what() + "); ask for at most " + std::to_string(made));
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   stop_.store(true, std::memory_order_relaxed);
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();

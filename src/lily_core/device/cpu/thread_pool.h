@@ -12,6 +12,7 @@ class ThreadPool {
  public:
   using Job = void (*)(void* context, std::uint32_t worker);
 
+  // Throws DeviceError when the system refuses a thread.
   explicit ThreadPool(std::uint32_t threads);
   ~ThreadPool();
 
@@ -22,12 +23,13 @@ class ThreadPool {
   void barrier();
 
  private:
+  void stop();
   void work(std::uint32_t worker);
 
   Job job_ = nullptr;
   void* context_ = nullptr;
   std::vector<std::thread> workers_;
-  alignas(64) std::atomic<std::uint32_t> round_{0};     // changes when a job starts; kStop ends the workers
+  alignas(64) std::atomic<std::uint32_t> round_{0};     // changes when a job starts, and once more for the end
   alignas(64) std::atomic<std::uint32_t> arrived_{0};   // at the barrier
   alignas(64) std::atomic<std::uint32_t> barriers_{0};  // passed
   std::atomic<bool> stop_{false};

@@ -1,7 +1,7 @@
 // y = softmax average over the splits · sigmoid(gate)
 #include <cmath>
 
-#include "device/cpu/kernels/simd.h"
+#include "device/cpu/kernels/activation.h"
 #include "device/cpu/kernels/table.h"
 
 namespace lily::cpu::LILY_ISA {
@@ -13,9 +13,9 @@ static void attn_combine(const KernelCall& call, std::uint32_t first, std::uint3
     const Tile t = tile_at(call, i);
     for (std::uint32_t head = t.x0; head < t.x1; ++head) {
       const std::size_t index = std::size_t(t.y0) * heads + head;
-      const float* partial = buffer<const float>(call, 1) + index * splits * stride;
-      const float* gate = buffer<const float>(call, 2) + index * width;
-      float* y = buffer<float>(call, 3) + index * width;
+      const float* partial = buffer<const float>(call, 0) + index * splits * stride;
+      const float* gate = buffer<const float>(call, 1) + index * width;
+      float* y = buffer<float>(call, 2) + index * width;
       float largest = partial[width], total = 0;
       for (std::uint32_t s = 1; s < splits; ++s)
         largest = partial[s * stride + width] > largest ? partial[s * stride + width] : largest;
@@ -33,7 +33,7 @@ static void attn_combine(const KernelCall& call, std::uint32_t first, std::uint3
 }
 
 void add_attn_combine(KernelTable& table) {
-  add_kernel(table, {.name = "attn_combine_f32", .run = attn_combine, .access = "rrrw", .args_size = sizeof(AttnCombineArgs),
+  add_kernel(table, {.name = "attn_combine_f32", .run = attn_combine, .access = "rrw", .args_size = sizeof(AttnCombineArgs),
                      .tile = {2, 1, 1}, .scratch_bytes = nullptr});
 }
 

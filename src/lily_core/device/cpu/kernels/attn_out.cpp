@@ -1,28 +1,37 @@
 // x += W y: the output projection of an attention layer, onto the residual stream.
+#include "device/cpu/kernels/gemm.h"
 #include "device/cpu/kernels/matvec.h"
 #include "device/cpu/kernels/table.h"
 
 namespace lily::cpu::LILY_ISA {
+namespace {
+
+std::uint32_t query_dim(const ModelConstants& model) { return model.num_attention_heads * model.head_dim; }
+
+struct AttentionOutput : Operand {
+  AttentionOutput(const KernelCall& call, Scratch& scratch)
+      : Operand(scratch, call.format, args_of<RowsArgs>(call).rows, query_dim(*call.model)) {}
+};
+
+}  // namespace
 
 static void attn_out(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
-  const ModelConstants& model = *call.model;
-  std::byte* scratch = call.scratch;
-  const Operand y = plain_operand(scratch, call.format, args_of<RowsArgs>(call).rows, model.num_attention_heads * model.head_dim,
-                                  buffer<const float>(call, 0));
-  for (std::uint32_t i = first; i < last; ++i) {
-    const Tile t = tile_at(call, i);
-    matvec_add(weight_at(call, 1), t.x0, t.x1, y, buffer<float>(call, 4), model.hidden_size);
-  }
+  AttentionOutput y = scratch_of<AttentionOutput>(call);
+  y.set_rows(buffer<const float>(call, 0));
+  matvec_add(call, first, last, weight_at(call, 1), y, buffer<float>(call, 4));
 }
 
-static std::size_t scratch_bytes(const ModelConstants& model, const void* args) {
-  return Operand::bytes(static_cast<const RowsArgs*>(args)->rows, model.num_attention_heads * model.head_dim);
+static void attn_out_tile(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
+  gemm_add(call, first, last, query_dim(*call.model));
 }
 
 void add_attn_out(KernelTable& table) {
   add_formats(table, {.name = nullptr, .run = attn_out, .access = "rrrrb", .args_size = sizeof(RowsArgs), .tile = {32, 0, 1},
-                      .scratch_bytes = scratch_bytes},
+                      .scratch_bytes = scratch_bytes<AttentionOutput>},
               LILY_FORMAT_NAMES("attn_out", "_f32"));
+  add_formats(table, {.name = nullptr, .run = attn_out_tile, .access = "rrrrb", .args_size = sizeof(RowsArgs),
+                      .tile = {kGemmColumns, kGemmRows, 1}, .scratch_bytes = scratch_bytes<GemmScratch>},
+              LILY_FORMAT_NAMES("attn_out", "_f32_tile"));
 }
 
 }  // namespace lily::cpu::LILY_ISA

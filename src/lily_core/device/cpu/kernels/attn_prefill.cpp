@@ -1,56 +1,45 @@
 // Causal attention of a chunk over the timeline's pages, with an online softmax, times sigmoid(gate).
 #include <cmath>
 
-#include "device/cpu/kernel.h"
+#include "device/cpu/kernels/activation.h"
+#include "device/cpu/kernels/kv.h"
 #include "device/cpu/kernels/product.h"
+#include "device/cpu/kernels/scratch.h"
 #include "device/cpu/kernels/table.h"
 
 namespace lily::cpu::LILY_ISA {
 
 constexpr std::uint32_t kQueryRows = 16;  // rows of a tile; with the heads of one KV head they are the tile's queries
 constexpr std::uint32_t kKeyBlock = 64;
-constexpr float kMasked = -1e30f;
 static_assert(LILY_PAGE_TOKENS % kKeyBlock == 0);  // a block of keys lies in one page
 
 // Scores are kept transposed, [key][query]: keys are then read where they lie, and the softmax runs along the lanes.
 struct AttentionScratch {
-  std::uint32_t queries;       // padded to register tiles
+  AttentionScratch(const KernelCall& call, Scratch& scratch)
+      : heads_per_key(call.model->num_attention_heads / call.model->num_key_value_heads),
+        queries((kQueryRows * heads_per_key + kTileColumns - 1) / kTileColumns * kTileColumns),
+        score_stride(queries + 16),
+        q(scratch.take<float>(std::size_t(queries) * call.model->head_dim)),
+        v(scratch.take<float>(std::size_t(kKeyBlock) * call.model->head_dim)),
+        scores(scratch.take<float>(std::size_t(kKeyBlock) * score_stride)),
+        acc(scratch.take<float>(std::size_t(queries) * call.model->head_dim)),
+        largest(scratch.take<float>(queries)),
+        total(scratch.take<float>(queries)),
+        rescale(scratch.take<float>(queries)),
+        last_key(scratch.take<std::int32_t>(queries)) {}
+
+  std::uint32_t heads_per_key;
+  std::uint32_t queries;       // of a tile, padded to register tiles
   std::uint32_t score_stride;  // not a power of two: a column of scores would fall into few cache sets
   float* q;                    // [query / kTileColumns][D][kTileColumns], times D^−½
   float* v;                    // [D / kTileColumns][kKeyBlock][kTileColumns]
   float* scores;               // [kKeyBlock][score_stride]
   float* acc;                  // [query][D]
   float* largest;              // [query]
-  float* total;
-  float* rescale;
+  float* total;                // [query]
+  float* rescale;              // [query]
   std::int32_t* last_key;      // [query]: its own position
-  std::size_t bytes;
-
-  AttentionScratch(const ModelConstants& model, std::byte* memory) {
-    const std::uint32_t heads = model.num_attention_heads / model.num_key_value_heads, width = model.head_dim;
-    queries = (kQueryRows * heads + kTileColumns - 1) / kTileColumns * kTileColumns;
-    score_stride = queries + 16;
-    std::size_t at = 0;
-    auto take = [&](std::size_t floats) {
-      float* const start = reinterpret_cast<float*>(memory) + at;
-      at += floats;
-      return start;
-    };
-    q = take(std::size_t(queries) * width);
-    v = take(std::size_t(kKeyBlock) * width);
-    scores = take(std::size_t(kKeyBlock) * score_stride);
-    acc = take(std::size_t(queries) * width);
-    largest = take(queries);
-    total = take(queries);
-    rescale = take(queries);
-    last_key = reinterpret_cast<std::int32_t*>(take(queries));
-    bytes = at * sizeof(float);
-  }
 };
-
-static std::size_t attn_prefill_scratch_bytes(const ModelConstants& model, const void*) {
-  return AttentionScratch(model, nullptr).bytes;
-}
 
 // Turns scores into exp(score − largest so far), and notes by how much the earlier sums shrink.
 static inline void softmax_block(const AttentionScratch& s, std::uint32_t queries, std::uint32_t key0, std::uint32_t keys,
@@ -63,7 +52,7 @@ static inline void softmax_block(const AttentionScratch& s, std::uint32_t querie
     for (std::uint32_t j = 0; j < keys; ++j) {
       Vf score = loadf(column + j * s.score_stride);
       if (masked) {
-        score = last_key >= std::int32_t(key0 + j) ? score : splat(kMasked);
+        score = last_key >= std::int32_t(key0 + j) ? score : splat(LILY_MASKED_SCORE);
         storef(column + j * s.score_stride, score);
       }
       largest = max(score, largest);
@@ -83,38 +72,34 @@ static inline void softmax_block(const AttentionScratch& s, std::uint32_t querie
 
 static void attn_prefill(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
   const ModelConstants& model = *call.model;
-  const LayerArgs& args = args_of<LayerArgs>(call);
   const StepRow& step = *buffer<const StepRow>(call, 0);
-  const std::uint32_t width = model.head_dim, kv_heads = model.num_key_value_heads, all_heads = model.num_attention_heads;
-  const std::uint32_t heads = all_heads / kv_heads;
-  const std::uint32_t* pages = buffer<const std::uint32_t>(call, 3) + std::size_t(step.page_row) * model.max_pages;
-  const std::size_t head_size = std::size_t(LILY_PAGE_TOKENS) * width;
-  const AttentionScratch s(model, call.scratch);
+  const std::uint32_t width = model.head_dim, q_heads = model.num_attention_heads;
+  const KvPool pool = {buffer<float>(call, 4), buffer<const std::uint32_t>(call, 3), call.model, args_of<LayerArgs>(call).layer};
+  const AttentionScratch s = scratch_of<AttentionScratch>(call);
+  const std::uint32_t heads_per_key = s.heads_per_key;
   const float scale = 1.0f / std::sqrt(float(width));
 
   for (std::uint32_t index = first; index < last; ++index) {
     const Tile t = tile_at(call, index);
-    const std::uint32_t kv_head = t.x0, queries = (t.y1 - t.y0) * heads;
+    const std::uint32_t kv_head = t.x0, queries = (t.y1 - t.y0) * heads_per_key;
     const std::uint32_t padded = (queries + kTileColumns - 1) / kTileColumns * kTileColumns;
-    // Query i is head i % heads of row i / heads.
+    // Query i is head i % heads_per_key of row i / heads_per_key.
     auto offset = [&](std::uint32_t i) {
-      return (std::size_t(t.y0 + i / heads) * all_heads + kv_head * heads + i % heads) * width;
+      return (std::size_t(t.y0 + i / heads_per_key) * q_heads + kv_head * heads_per_key + i % heads_per_key) * width;
     };
     for (std::uint32_t i = 0; i < padded; ++i) {
       const float* q = buffer<const float>(call, 1) + (i < queries ? offset(i) : 0);
       float* to = s.q + std::size_t(i / kTileColumns) * width * kTileColumns + i % kTileColumns;
       for (std::uint32_t d = 0; d < width; ++d) to[d * kTileColumns] = i < queries ? q[d] * scale : 0.0f;
-      s.last_key[i] = std::int32_t(i < queries ? step.position + t.y0 + i / heads : 0);
-      s.largest[i] = kMasked, s.total[i] = 0.0f;
+      s.last_key[i] = std::int32_t(i < queries ? step.position + t.y0 + i / heads_per_key : 0);
+      s.largest[i] = LILY_MASKED_SCORE, s.total[i] = 0.0f;
     }
 
     const std::uint32_t first_row_keys = step.position + t.y0 + 1, num_keys = step.position + t.y1;
     for (std::uint32_t key0 = 0; key0 < num_keys; key0 += kKeyBlock) {
       const std::uint32_t keys = num_keys - key0 < kKeyBlock ? num_keys - key0 : kKeyBlock;
-      const std::size_t page = std::size_t(pages[key0 / LILY_PAGE_TOKENS]) * model.num_attention_layers + args.layer;
-      const float* k =
-          buffer<const float>(call, 4) + (page * 2 * kv_heads + kv_head) * head_size + key0 % LILY_PAGE_TOKENS * width;
-      const float* v = k + kv_heads * head_size;
+      const float* k = pool.keys(step.page_row, key0, kv_head);
+      const float* v = pool.values(step.page_row, key0, kv_head);
 
       for (std::uint32_t i = 0; i < padded; i += kTileColumns)
         product({k, width, 1}, s.q + std::size_t(i) * width, kTileColumns, keys, width, kTileColumns, false, s.scores + i,
@@ -147,7 +132,7 @@ static void attn_prefill(const KernelCall& call, std::uint32_t first, std::uint3
 
 void add_attn_prefill(KernelTable& table) {
   add_kernel(table, {.name = "attn_prefill_f32", .run = attn_prefill, .access = "rrrrrw", .args_size = sizeof(LayerArgs),
-                     .tile = {1, kQueryRows, 1}, .scratch_bytes = attn_prefill_scratch_bytes});
+                     .tile = {1, kQueryRows, 1}, .scratch_bytes = scratch_bytes<AttentionScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "device/cpu/kernels/kv.h"
-#include "device/cpu/kernels/matvec.h"
 #include "device/cpu/kernels/norm.h"
+#include "device/cpu/kernels/scratch.h"
 #include "device/cpu/kernels/table.h"
 
 namespace lily::cpu::LILY_ISA {
@@ -11,10 +11,10 @@ namespace {
 
 // cos and sin of a position's angles. In double: the product position · frequency in float32 is off by 0.006 rad at the far end.
 struct Turn {
-  float* cos;
-  float* sin;
+  Turn(const KernelCall& call, Scratch& scratch)
+      : half(call.model->rotary_dim / 2), cos(scratch.take<float>(half)), sin(scratch.take<float>(half)) {}
 
-  void set(const float* rope, std::uint32_t half, std::uint32_t position) {
+  void set(const float* rope, std::uint32_t position) {
     for (std::uint32_t j = 0; j < half; ++j) {
       const double turns = double(position) * (double(rope[2 * j]) + double(rope[2 * j + 1]));
       const double angle = 6.283185307179586 * (turns - std::nearbyint(turns));
@@ -24,13 +24,17 @@ struct Turn {
   }
 
   // Rotates the pairs (j, j + half); the rest of the head stays.
-  void apply(float* head, std::uint32_t half) const {
+  void apply(float* head) const {
     for (std::uint32_t j = 0; j < half; ++j) {
       const float a = head[j], b = head[j + half];
       head[j] = a * cos[j] - b * sin[j];
       head[j + half] = b * cos[j] + a * sin[j];
     }
   }
+
+  std::uint32_t half;
+  float* cos;  // [half]
+  float* sin;
 };
 
 // Row i of a step is step row i; row i of a chunk is i positions behind the chunk's only step row.
@@ -38,14 +42,12 @@ template <bool kTile>
 void prepare(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
   const ModelConstants& model = *call.model;
   const std::uint32_t q_heads = model.num_attention_heads, kv_heads = model.num_key_value_heads, width = model.head_dim;
-  const std::uint32_t half = model.rotary_dim / 2;
   const StepRow* step = buffer<const StepRow>(call, 0);
   float* q = buffer<float>(call, 1);
   const float* k = buffer<const float>(call, 2);
   const float* v = buffer<const float>(call, 3);
   const KvPool pool = {buffer<float>(call, 8), buffer<const std::uint32_t>(call, 7), call.model, args_of<LayerArgs>(call).layer};
-  std::byte* scratch = call.scratch;
-  Turn turn = {take_floats(scratch, half), take_floats(scratch, half)};
+  Turn turn = scratch_of<Turn>(call);
 
   std::uint32_t turned = ~0u;  // the row that `turn` belongs to
   for (std::uint32_t i = first; i < last; ++i) {
@@ -53,18 +55,18 @@ void prepare(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
     for (std::uint32_t row = t.y0; row < t.y1; ++row) {
       const StepRow& s = step[kTile ? 0 : row];
       const std::uint32_t position = s.position + (kTile ? row : 0);
-      if (turned != row) turn.set(buffer<const float>(call, 6), half, position);
+      if (turned != row) turn.set(buffer<const float>(call, 6), position);
       turned = row;
       for (std::uint32_t head = t.x0; head < t.x1; ++head) {
         if (head < q_heads) {
           float* at = q + (std::size_t(row) * q_heads + head) * width;
           norm_row(at, buffer<const float>(call, 4), width, model.rms_norm_eps, at);
-          turn.apply(at, half);
+          turn.apply(at);
         } else {
           const std::size_t from = (std::size_t(row) * kv_heads + head - q_heads) * width;
           float* key = pool.keys(s.page_row, position, head - q_heads);
           norm_row(k + from, buffer<const float>(call, 5), width, model.rms_norm_eps, key);
-          turn.apply(key, half);
+          turn.apply(key);
           std::memcpy(pool.values(s.page_row, position, head - q_heads), v + from, width * sizeof(float));
         }
       }
@@ -72,13 +74,11 @@ void prepare(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
   }
 }
 
-std::size_t scratch_bytes(const ModelConstants& model, const void*) { return 2 * scratch_floats(model.rotary_dim / 2); }
-
 }  // namespace
 
 void add_attn_prep(KernelTable& table) {
   KernelEntry entry = {.name = "attn_prep_f32", .run = prepare<false>, .access = "rbrrrrrrb", .args_size = sizeof(LayerArgs),
-                       .tile = {4, 1, 1}, .scratch_bytes = scratch_bytes};
+                       .tile = {4, 1, 1}, .scratch_bytes = scratch_bytes<Turn>};
   add_kernel(table, entry);
   entry.name = "attn_prep_f32_tile";
   entry.run = prepare<true>;

@@ -2,13 +2,30 @@
 #include <cmath>
 
 #include "device/cpu/kernels/kv.h"
-#include "device/cpu/kernels/matvec.h"
+#include "device/cpu/kernels/scratch.h"
+#include "device/cpu/kernels/simd.h"
 #include "device/cpu/kernels/table.h"
 
 namespace lily::cpu::LILY_ISA {
 
 constexpr std::uint32_t kBlock = 32;  // keys at a time: their scores, and the softmax's correction, are shared work
 constexpr int kHeads = 4;             // query heads that share a loaded row of K or V
+
+// Of the query heads of one KV head.
+struct SplitScratch {
+  SplitScratch(const KernelCall& call, Scratch& scratch)
+      : heads_per_key(call.model->num_attention_heads / call.model->num_key_value_heads),
+        scores(scratch.take<float>(heads_per_key * kBlock)),
+        shrink(scratch.take<float>(heads_per_key)),
+        largest(scratch.take<float>(heads_per_key)),
+        total(scratch.take<float>(heads_per_key)) {}
+
+  std::uint32_t heads_per_key;
+  float* scores;   // [head][kBlock]
+  float* shrink;   // [head]
+  float* largest;  // [head]
+  float* total;    // [head]
+};
 
 // scores[h][i] = q_h · k_i for kQ heads.
 template <int kQ>
@@ -68,27 +85,23 @@ static inline float fold(float* scores, std::uint32_t count, float& largest, flo
 static void attn_split(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
   const ModelConstants& model = *call.model;
   const AttnSplitArgs& args = args_of<AttnSplitArgs>(call);
-  const std::uint32_t q_heads = model.num_attention_heads, width = model.head_dim, share = q_heads / model.num_key_value_heads;
+  const std::uint32_t q_heads = model.num_attention_heads, width = model.head_dim;
   const float scale = 1.0f / std::sqrt(float(width));
   const StepRow* step = buffer<const StepRow>(call, 0);
   const KvPool pool = {buffer<float>(call, 3), buffer<const std::uint32_t>(call, 2), call.model, args.layer};
-  std::byte* scratch = call.scratch;
-  float* scores = take_floats(scratch, share * kBlock);
-  float* shrink = take_floats(scratch, share);
-  float* largest = take_floats(scratch, share);
-  float* total = take_floats(scratch, share);
+  const auto [heads_per_key, scores, shrink, largest, total] = scratch_of<SplitScratch>(call);
 
   for (std::uint32_t i = first; i < last; ++i) {
     const Tile t = tile_at(call, i);
     const std::uint32_t head = t.x0, split = t.y0, row = t.z0;
     const std::uint32_t known = step[row].position + 1, begin = split * args.keys_per_split;
     const std::uint32_t end = known - begin < args.keys_per_split ? known : begin + args.keys_per_split;
-    const float* q = buffer<const float>(call, 1) + (std::size_t(row) * q_heads + head * share) * width;
+    const float* q = buffer<const float>(call, 1) + (std::size_t(row) * q_heads + head * heads_per_key) * width;
     const std::size_t stride = std::size_t(args.splits) * (width + 2);  // from one query head's partial to the next one's
-    float* partial = buffer<float>(call, 4) + (std::size_t(row) * q_heads + head * share) * stride + split * (width + 2);
-    for (std::uint32_t h = 0; h < share; ++h) largest[h] = -1e30f, total[h] = 0;
+    float* partial = buffer<float>(call, 4) + (std::size_t(row) * q_heads + head * heads_per_key) * stride + split * (width + 2);
+    for (std::uint32_t h = 0; h < heads_per_key; ++h) largest[h] = LILY_MASKED_SCORE, total[h] = 0;
     if (begin < known) {
-      for (std::uint32_t h = 0; h < share; ++h) std::memset(partial + h * stride, 0, width * sizeof(float));
+      for (std::uint32_t h = 0; h < heads_per_key; ++h) std::memset(partial + h * stride, 0, width * sizeof(float));
       for (std::uint32_t key = begin; key < end;) {
         const std::uint32_t in_page = LILY_PAGE_TOKENS - key % LILY_PAGE_TOKENS;
         std::uint32_t count = end - key < kBlock ? end - key : kBlock;
@@ -96,30 +109,27 @@ static void attn_split(const KernelCall& call, std::uint32_t first, std::uint32_
         const float* keys = pool.keys(step[row].page_row, key, head);
         const float* values = pool.values(step[row].page_row, key, head);
         std::uint32_t h = 0;
-        for (; h + kHeads <= share; h += kHeads) score<kHeads>(q + h * width, keys, count, width, scale, scores + h * kBlock);
-        for (; h < share; ++h) score<1>(q + h * width, keys, count, width, scale, scores + h * kBlock);
-        for (h = 0; h < share; ++h) shrink[h] = fold(scores + h * kBlock, count, largest[h], total[h]);
-        for (h = 0; h + kHeads <= share; h += kHeads)
+        for (; h + kHeads <= heads_per_key; h += kHeads)
+          score<kHeads>(q + h * width, keys, count, width, scale, scores + h * kBlock);
+        for (; h < heads_per_key; ++h) score<1>(q + h * width, keys, count, width, scale, scores + h * kBlock);
+        for (h = 0; h < heads_per_key; ++h) shrink[h] = fold(scores + h * kBlock, count, largest[h], total[h]);
+        for (h = 0; h + kHeads <= heads_per_key; h += kHeads)
           accumulate<kHeads>(scores + h * kBlock, shrink + h, values, count, width, partial + h * stride, stride);
-        for (; h < share; ++h) accumulate<1>(scores + h * kBlock, shrink + h, values, count, width, partial + h * stride, stride);
+        for (; h < heads_per_key; ++h)
+          accumulate<1>(scores + h * kBlock, shrink + h, values, count, width, partial + h * stride, stride);
         key += count;
       }
     }
-    for (std::uint32_t h = 0; h < share; ++h) {
+    for (std::uint32_t h = 0; h < heads_per_key; ++h) {
       partial[h * stride + width] = largest[h];
       partial[h * stride + width + 1] = total[h];
     }
   }
 }
 
-static std::size_t scratch_bytes(const ModelConstants& model, const void*) {
-  const std::uint32_t share = model.num_attention_heads / model.num_key_value_heads;
-  return scratch_floats(share * kBlock) + 3 * scratch_floats(share);
-}
-
 void add_attn_split(KernelTable& table) {
   add_kernel(table, {.name = "attn_split_f32", .run = attn_split, .access = "rrrrw", .args_size = sizeof(AttnSplitArgs),
-                     .tile = {1, 1, 1}, .scratch_bytes = scratch_bytes});
+                     .tile = {1, 1, 1}, .scratch_bytes = scratch_bytes<SplitScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

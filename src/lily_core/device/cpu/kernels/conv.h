@@ -1,30 +1,43 @@
-// The short causal convolution of the delta net and the normalisation behind it.
+// What precedes the delta rule: the short causal convolution and the log decay.
 #pragma once
 
 #include <cmath>
 
-#include "device/cpu/kernels/norm.h"
+#include "device/cpu/kernels/activation.h"
+#include "device/cpu/kernels/scratch.h"
 
 namespace lily::cpu::LILY_ISA {
 
-// y[i] = silu(Σ_j weight[first + i][j] · taps[j][first + i]), j = 3 the newest row; `weight` is [C, 4].
-static inline void conv_silu(const float* const taps[4], const float* weight, std::uint32_t first, std::uint32_t count,
-                             float* y) {
-  for (std::uint32_t i = 0; i < count; ++i) {
-    const std::uint32_t c = first + i;
-    const float* w = weight + 4 * std::size_t(c);
-    y[i] = w[0] * taps[0][c] + w[1] * taps[1][c] + w[2] * taps[2][c] + w[3] * taps[3][c];
-  }
-  std::uint32_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) storef(y + i, silu(loadf(y + i)));
-  if (i < count) store_part(y + i, silu(load_part(y + i, count - i)), count - i);
-}
+// Rows that a convolution reads, the oldest first; each has all C channels.
+using ConvRows = const float* const (&)[LILY_CONV_TAPS];
 
-// x *= factor / sqrt(Σ x² + 1e-6): the epsilon is added to the sum, not to the mean.
-static inline void l2_normalise(float* x, std::uint32_t width, float factor) {
-  const float scale = factor / std::sqrt(sum_of_squares(x, width) + 1e-6f);
-  for (std::uint32_t i = 0; i < width; ++i) x[i] *= scale;
-}
+constexpr std::uint32_t kKeptRows = LILY_CONV_TAPS - 1;  // of conv_state: those that the next token's convolution reads
+
+// The convolution of `width` channels, a multiple of the lanes; its weights are turned so that channels are neighbours.
+struct ConvChannels {
+  ConvChannels(Scratch& scratch, std::uint32_t num_channels)
+      : width(num_channels), taps(scratch.take<float>(LILY_CONV_TAPS * std::size_t(width))) {}
+
+  // Takes channels from `first` on of conv_w, [C][4].
+  void load_taps(const float* conv_w, std::uint32_t first) {
+    begin = first;
+    for (std::uint32_t j = 0; j < LILY_CONV_TAPS; ++j)
+      for (std::uint32_t i = 0; i < width; ++i) taps[j * width + i] = conv_w[std::size_t(begin + i) * LILY_CONV_TAPS + j];
+  }
+
+  // y = silu(Σ_j taps[j] · rows[j]) of these channels.
+  void apply(ConvRows rows, float* y) const {
+    for (std::uint32_t i = 0; i < width; i += kLanes) {
+      Vf total = {};
+      for (std::uint32_t j = 0; j < LILY_CONV_TAPS; ++j) total += loadf(taps + j * width + i) * loadf(rows[j] + begin + i);
+      storef(y + i, silu(total));
+    }
+  }
+
+  std::uint32_t begin = 0;
+  std::uint32_t width;
+  float* taps;  // [LILY_CONV_TAPS][width]
+};
 
 // The log decay: -exp(A_log) softplus(a + dt_bias), never positive.
 static inline float log_decay(float A_log, float a, float dt_bias) {

@@ -1,65 +1,96 @@
-// x += Σ weight · W_e h_e + sigmoid(shared_gate) · W hs: the second half of the chosen experts and of the shared one.
-#include <cmath>
-
+// The second half of the chosen experts. A step adds them and the shared expert to the residual stream at once:
+// x += Σ weight · W_e h_e + sigmoid(shared_gate) · W hs; a chunk leaves d = W_e h_e of each assignment to moe_combine.
+#include "device/cpu/kernels/activation.h"
+#include "device/cpu/kernels/expert_runs.h"
 #include "device/cpu/kernels/matvec.h"
 #include "device/cpu/kernels/table.h"
 #include "device/cpu/kernels/topk.h"
 
 namespace lily::cpu::LILY_ISA {
+namespace {
 
-constexpr std::uint32_t kColumns = 64;  // of x in a tile
+constexpr std::uint32_t kColumns = 64;  // of x in a tile of a step
+
+struct ExpertsDownScratch {
+  ExpertsDownScratch(const KernelCall& call, Scratch& scratch)
+      : rows(args_of<RowsArgs>(call).rows),
+        assignments(rows * call.model->num_experts_per_tok),
+        h(scratch, call.format, assignments, call.model->moe_intermediate_size),
+        hs(scratch, call.second_format, rows, call.model->shared_expert_intermediate_size),
+        products(scratch.take<float>(std::size_t(assignments) * kColumns)) {}
+
+  std::uint32_t rows, assignments;
+  Operand h;
+  Operand hs;
+  // [R k][kColumns]: each product has a place of its own and is summed in the order of the slots, so a row's result does not
+  // depend on its neighbours.
+  float* products;
+};
+
+}  // namespace
 
 static void experts_down(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
-  const ModelConstants& model = *call.model;
-  const std::uint32_t rows = args_of<RowsArgs>(call).rows, k = model.num_experts_per_tok, width = model.hidden_size;
+  const std::uint32_t k = call.model->num_experts_per_tok, width = call.model->hidden_size;
   const std::uint32_t* ids = buffer<const std::uint32_t>(call, 1);
   const float* weights = buffer<const float>(call, 2);
   const std::uint32_t* expert_slot = buffer<const std::uint32_t>(call, 3);
   const float* shared_gate = buffer<const float>(call, 11);
   float* x = buffer<float>(call, 12);
-  std::byte* scratch = call.scratch;
-  const Operand h = plain_operand(scratch, call.format, rows * k, model.moe_intermediate_size, buffer<const float>(call, 0));
-  const Operand hs = plain_operand(scratch, call.second_format, rows, model.shared_expert_intermediate_size,
-                                   buffer<const float>(call, 7));
-  // Each product has a place of its own and is summed in the order of the slots, so a row's result does not depend
-  // on its neighbours.
-  float* products = take_floats(scratch, std::size_t(rows) * k * kColumns);
+  ExpertsDownScratch s = scratch_of<ExpertsDownScratch>(call);
+  s.h.set_rows(buffer<const float>(call, 0));
+  s.hs.set_rows(buffer<const float>(call, 7));
 
   for (std::uint32_t i = first; i < last; ++i) {
     const Tile t = tile_at(call, i);
     const std::uint32_t count = t.x1 - t.x0;
-    for (std::uint32_t a = 0; a < rows * k; ++a) {
+    for (std::uint32_t a = 0; a < s.assignments; ++a) {
       const std::uint32_t slot = expert_slot[ids[a]];
       if (slot == LILY_NO_EXPERT || position_of(ids[a], ids, a) < a) continue;
-      Product of_expert[kMaxStepRows];
+      Product of_expert[LILY_MAX_STEP_ROWS];
       std::uint32_t n = 0;
-      for (std::uint32_t b = a; b < rows * k; ++b)
-        if (ids[b] == ids[a]) of_expert[n++] = {b, products + std::size_t(b) * kColumns};
-      matvec(weight_at(call, 4), std::size_t(slot) * width + t.x0, count, h, of_expert, n);
+      for (std::uint32_t b = a; b < s.assignments; ++b)
+        if (ids[b] == ids[a]) of_expert[n++] = {b, s.products + std::size_t(b) * kColumns};
+      matvec(weight_at(call, 4), std::size_t(slot) * width + t.x0, count, s.h, of_expert, n);
     }
-    float shared[kMaxStepRows][kColumns];
-    Product of_shared[kMaxStepRows];
-    for (std::uint32_t r = 0; r < rows; ++r) of_shared[r] = {r, shared[r]};
-    matvec(weight_at(call, 8), t.x0, count, hs, of_shared, rows);
+    float shared[LILY_MAX_STEP_ROWS][kColumns];
+    Product of_shared[LILY_MAX_STEP_ROWS];
+    for (std::uint32_t r = 0; r < s.rows; ++r) of_shared[r] = {r, shared[r]};
+    matvec(weight_at(call, 8), t.x0, count, s.hs, of_shared, s.rows);
 
-    for (std::uint32_t r = 0; r < rows; ++r) {
-      const float gate = 1.0f / (1.0f + std::exp(-shared_gate[r]));
-      float* total = shared[r];
-      for (std::uint32_t j = 0; j < count; ++j) total[j] *= gate;
+    for (std::uint32_t r = 0; r < s.rows; ++r) {
+      float total[kColumns] = {};
       for (std::uint32_t a = r * k; a < (r + 1) * k; ++a) {
         if (expert_slot[ids[a]] == LILY_NO_EXPERT) continue;  // experts_up has set the abort flag
-        for (std::uint32_t j = 0; j < count; ++j) total[j] += weights[a] * products[std::size_t(a) * kColumns + j];
+        for (std::uint32_t j = 0; j < count; ++j) total[j] += weights[a] * s.products[std::size_t(a) * kColumns + j];
       }
+      const float shared_weight = sigmoid(shared_gate[r]);
       float* to = x + std::size_t(r) * width + t.x0;
-      for (std::uint32_t j = 0; j < count; ++j) to[j] += total[j];
+      for (std::uint32_t j = 0; j < count; ++j) to[j] += total[j] + shared_weight * shared[r][j];
     }
   }
 }
 
-static std::size_t scratch_bytes(const ModelConstants& model, const void* args) {
-  const std::uint32_t rows = static_cast<const RowsArgs*>(args)->rows, assignments = rows * model.num_experts_per_tok;
-  return Operand::bytes(assignments, model.moe_intermediate_size) + Operand::bytes(rows, model.shared_expert_intermediate_size) +
-         scratch_floats(std::size_t(assignments) * kColumns);
+static void experts_down_tile(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
+  const std::uint32_t hidden = call.model->hidden_size, width = call.model->moe_intermediate_size;
+  const float* h = buffer<const float>(call, 0);
+  const std::uint32_t* order = buffer<const std::uint32_t>(call, 1);
+  const ExpertBlock* blocks = buffer<const ExpertBlock>(call, 2);
+  const std::uint32_t* expert_slot = buffer<const std::uint32_t>(call, 3);
+  float* d = buffer<float>(call, 7);
+  const GemmScratch scratch = scratch_of<GemmScratch>(call);
+  for (std::uint32_t i = first; i < last; ++i) {
+    const Tile t = tile_at(call, i);
+    const std::uint32_t columns = t.x1 - t.x0;
+    for_expert_runs(call, t, blocks, [&](const ExpertRun& run) {
+      const std::uint32_t slot = expert_slot[run.expert], rows = run.end - run.begin;
+      if (slot == LILY_NO_EXPERT) return;  // experts_up has set the abort flag
+      gemm(call.format, stacked_weight(call, 4, slot, hidden, width), width, t.x0, columns,
+           [&](std::uint32_t row) { return h + std::size_t(run.begin + row) * width; }, rows, scratch, scratch.product[0]);
+      for (std::uint32_t row = 0; row < rows; ++row)
+        std::memcpy(d + std::size_t(order[run.begin + row]) * hidden + t.x0, scratch.product[0] + row * kGemmColumns,
+                    columns * sizeof(float));
+    });
+  }
 }
 
 void add_experts_down(KernelTable& table) {
@@ -70,8 +101,12 @@ void add_experts_down(KernelTable& table) {
   for (int experts = 0; experts < 4; ++experts)
     for (int shared = 0; shared < 4; ++shared)
       add_kernel(table, {.name = names[experts][shared], .run = experts_down, .access = "rrrrrrrrrrrrb",
-                         .args_size = sizeof(RowsArgs), .tile = {kColumns, 0, 1}, .scratch_bytes = scratch_bytes,
-                         .format = Format(experts), .second_format = Format(shared)});
+                         .args_size = sizeof(RowsArgs), .tile = {kColumns, 0, 1},
+                         .scratch_bytes = scratch_bytes<ExpertsDownScratch>, .format = Format(experts),
+                         .second_format = Format(shared)});
+  add_formats(table, {.name = nullptr, .run = experts_down_tile, .access = "rrrrrrrw", .args_size = sizeof(RowsArgs),
+                      .tile = {kGemmColumns, kBlocksPerSlice, 1}, .scratch_bytes = scratch_bytes<GemmScratch>},
+              LILY_FORMAT_NAMES("experts_down", "_f32_tile"));
 }
 
 }  // namespace lily::cpu::LILY_ISA

@@ -2,31 +2,31 @@
 // (docs/design/model.md 3.2).
 #include <cmath>
 
-#include "device/cpu/kernel.h"
-#include "device/cpu/kernels/delta.h"
+#include "device/cpu/kernels/product.h"
+#include "device/cpu/kernels/scratch.h"
 #include "device/cpu/kernels/table.h"
 
 namespace lily::cpu::LILY_ISA {
 
+constexpr std::uint32_t kChunk = LILY_DELTA_CHUNK;
+
 // What a thread keeps of one chunk.
 struct ChunkScratch {
-  float* keys;    // [dk][kChunk]: Kᵀ, columns past the chunk's end 0
-  float* kk;      // [kChunk][kChunk]: K Kᵀ, lower triangle
-  float* qk;      // Q Kᵀ, likewise
-  float* a;       // −A
-  float* x;       // [kChunk][dv + dk]: U | W
+  ChunkScratch(const KernelCall& call, Scratch& scratch)
+      : width(call.model->linear_value_head_dim + call.model->linear_key_head_dim),
+        keys(scratch.take<float>(std::size_t(call.model->linear_key_head_dim) * kChunk)),
+        kk(scratch.take<float>(kChunk * kChunk)),
+        qk(scratch.take<float>(kChunk * kChunk)),
+        a(scratch.take<float>(kChunk * kChunk)),
+        x(scratch.take<float>(std::size_t(kChunk) * width)) {}
+
+  std::uint32_t width;  // dv + dk
+  float* keys;          // [dk][kChunk]: Kᵀ, columns past the chunk's end 0
+  float* kk;            // [kChunk][kChunk]: K Kᵀ, lower triangle
+  float* qk;            // Q Kᵀ, likewise
+  float* a;             // −A
+  float* x;             // [kChunk][width]: U | W
 };
-
-static inline ChunkScratch chunk_scratch(const KernelCall& call) {
-  float* at = reinterpret_cast<float*>(call.scratch);
-  const std::size_t square = kChunk * kChunk, keys = std::size_t(call.model->linear_key_head_dim) * kChunk;
-  return {at, at + keys, at + keys + square, at + keys + 2 * square, at + keys + 3 * square};
-}
-
-static std::size_t gdn_chunk_scratch_bytes(const ModelConstants& model, const void*) {
-  const std::size_t key_width = model.linear_key_head_dim, value_width = model.linear_value_head_dim;
-  return (key_width * kChunk + 3 * kChunk * kChunk + kChunk * (value_width + key_width)) * sizeof(float);
-}
 
 // The rows' products with all keys at or before them; the rest of `to` is left as it is.
 static inline void lower_products(const float* rows, std::size_t stride, const float* keys, std::uint32_t length,
@@ -55,10 +55,10 @@ static void gdn_chunk(const KernelCall& call, std::uint32_t first, std::uint32_t
   const std::uint32_t rows = args_of<RowsArgs>(call).rows;
   const std::uint32_t heads = model.linear_num_value_heads, heads_per_key = heads / model.linear_num_key_heads;
   const std::uint32_t key_width = model.linear_key_head_dim, value_width = model.linear_value_head_dim;
-  const std::uint32_t width = value_width + key_width;
   const float* g = buffer<const float>(call, 3);
   const float* beta = buffer<const float>(call, 4);
-  const ChunkScratch s = chunk_scratch(call);
+  const ChunkScratch s = scratch_of<ChunkScratch>(call);
+  const std::uint32_t width = s.width;
   std::uint32_t done_key_head = ~0u, done_chunk = ~0u;
 
   for (std::uint32_t index = first; index < last; ++index) {
@@ -114,7 +114,7 @@ static void gdn_chunk(const KernelCall& call, std::uint32_t first, std::uint32_t
 
 void add_gdn_chunk(KernelTable& table) {
   add_kernel(table, {.name = "gdn_chunk_f32", .run = gdn_chunk, .access = "rrrrrwww", .args_size = sizeof(RowsArgs),
-                     .tile = {1, 1, 1}, .scratch_bytes = gdn_chunk_scratch_bytes});
+                     .tile = {1, 1, 1}, .scratch_bytes = scratch_bytes<ChunkScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

@@ -1,37 +1,48 @@
-// x += W (norm · o / rms(o) · silu(z)): the gated norm and the output projection of a Gated DeltaNet layer.
+// x += W (norm · o / rms(o) · silu(z)): the gated norm and the output projection of a Gated DeltaNet layer. A chunk has the gated
+// norm in a kernel of its own.
+#include "device/cpu/kernels/gemm.h"
 #include "device/cpu/kernels/matvec.h"
 #include "device/cpu/kernels/norm.h"
 #include "device/cpu/kernels/table.h"
 
 namespace lily::cpu::LILY_ISA {
+namespace {
+
+struct GatedOperand : Operand {
+  GatedOperand(const KernelCall& call, Scratch& scratch)
+      : Operand(scratch, call.format, args_of<RowsArgs>(call).rows, call.model->value_dim()),
+        gated(scratch.take<float>(columns)) {}
+
+  float* gated;  // [Hv dv]: one row
+};
+
+}  // namespace
 
 static void gdn_out(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
-  const ModelConstants& model = *call.model;
-  const std::uint32_t rows = args_of<RowsArgs>(call).rows, width = model.value_dim(), head = model.linear_value_head_dim;
+  const std::uint32_t value_width = call.model->linear_value_head_dim;
   const float* o = buffer<const float>(call, 0);
   const float* z = buffer<const float>(call, 1);
   const float* gain = buffer<const float>(call, 2);
-  std::byte* scratch = call.scratch;
-  Operand y(scratch, call.format, rows, width);
-  float* gated = take_floats(scratch, width);
-  for (std::uint32_t r = 0; r < rows; ++r, o += width, z += width) {
-    for (std::uint32_t at = 0; at < width; at += head) gated_norm_row(o + at, z + at, gain, head, model.rms_norm_eps, gated + at);
-    y.set_row(r, gated);
+  GatedOperand y = scratch_of<GatedOperand>(call);
+  for (std::uint32_t r = 0; r < y.rows; ++r, o += y.columns, z += y.columns) {
+    for (std::uint32_t at = 0; at < y.columns; at += value_width)
+      gated_norm_row(o + at, z + at, gain, value_width, call.model->rms_norm_eps, y.gated + at);
+    y.set_row(r, y.gated);
   }
-  for (std::uint32_t i = first; i < last; ++i) {
-    const Tile t = tile_at(call, i);
-    matvec_add(weight_at(call, 3), t.x0, t.x1, y, buffer<float>(call, 6), model.hidden_size);
-  }
+  matvec_add(call, first, last, weight_at(call, 3), y, buffer<float>(call, 6));
 }
 
-static std::size_t scratch_bytes(const ModelConstants& model, const void* args) {
-  return Operand::bytes(static_cast<const RowsArgs*>(args)->rows, model.value_dim()) + scratch_floats(model.value_dim());
+static void gdn_out_tile(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
+  gemm_add(call, first, last, call.model->value_dim());
 }
 
 void add_gdn_out(KernelTable& table) {
   add_formats(table, {.name = nullptr, .run = gdn_out, .access = "rrrrrrb", .args_size = sizeof(RowsArgs), .tile = {32, 0, 1},
-                      .scratch_bytes = scratch_bytes},
+                      .scratch_bytes = scratch_bytes<GatedOperand>},
               LILY_FORMAT_NAMES("gdn_out", "_f32"));
+  add_formats(table, {.name = nullptr, .run = gdn_out_tile, .access = "rrrrb", .args_size = sizeof(RowsArgs),
+                      .tile = {kGemmColumns, kGemmRows, 1}, .scratch_bytes = scratch_bytes<GemmScratch>},
+              LILY_FORMAT_NAMES("gdn_out", "_f32_tile"));
 }
 
 }  // namespace lily::cpu::LILY_ISA

@@ -1,29 +1,33 @@
 // The sequential part of the chunked delta rule: the state through all chunks, and the outputs (docs/design/model.md 3.2).
 #include <cmath>
 
-#include "device/cpu/kernel.h"
-#include "device/cpu/kernels/delta.h"
+#include "device/cpu/kernels/product.h"
+#include "device/cpu/kernels/scratch.h"
 #include "device/cpu/kernels/table.h"
 
 namespace lily::cpu::LILY_ISA {
 
+constexpr std::uint32_t kChunk = LILY_DELTA_CHUNK;
 constexpr std::uint32_t kScanColumns = 32;  // value columns of a tile: they never meet, so tiles need no order
 static_assert(kScanColumns % kTileColumns == 0);
 
 struct ScanScratch {
-  float d[kChunk * kScanColumns];
-  float o[kChunk * kScanColumns];
-  float from_start[kChunk];  // e^{G_i}: what is left of the chunk's first state at row i
-  float to_end[kChunk];      // e^{G_C − G_i}: what is left of row i at the chunk's end
-  float state[1];  // [dk][kScanColumns]
+  ScanScratch(const KernelCall& call, Scratch& scratch)
+      : d(scratch.take<float>(kChunk * kScanColumns)),
+        o(scratch.take<float>(kChunk * kScanColumns)),
+        from_start(scratch.take<float>(kChunk)),
+        to_end(scratch.take<float>(kChunk)),
+        state(scratch.take<float>(std::size_t(call.model->linear_key_head_dim) * kScanColumns)) {}
+
+  float* d;           // [kChunk][kScanColumns]
+  float* o;           // [kChunk][kScanColumns]
+  float* from_start;  // [kChunk]: e^{G_i}: what is left of the chunk's first state at row i
+  float* to_end;      // [kChunk]: e^{G_C − G_i}: what is left of row i at the chunk's end
+  float* state;       // [dk][kScanColumns]
 };
 
-static std::size_t gdn_scan_scratch_bytes(const ModelConstants& model, const void*) {
-  return sizeof(ScanScratch) + std::size_t(model.linear_key_head_dim) * kScanColumns * sizeof(float);
-}
-
 // Sums from both ends: G_C − G_i as a difference of two sums near −1000 would be off by 6e-5.
-static inline void decay_factors(const float* g, std::size_t stride, std::uint32_t length, ScanScratch& s) {
+static inline void decay_factors(const float* g, std::size_t stride, std::uint32_t length, const ScanScratch& s) {
   float sum = 0.0f;
   for (std::uint32_t i = 0; i < length; ++i) s.from_start[i] = std::exp(sum += g[i * stride]);
   sum = 0.0f;
@@ -38,7 +42,7 @@ static void gdn_scan(const KernelCall& call, std::uint32_t first, std::uint32_t 
   const std::size_t key_width = model.linear_key_head_dim, value_width = model.linear_value_head_dim;
   const std::size_t key_dim = model.key_dim(), value_dim = model.value_dim();
   float* states = buffer<float>(call, 7);
-  ScanScratch& s = *reinterpret_cast<ScanScratch*>(call.scratch);
+  const ScanScratch s = scratch_of<ScanScratch>(call);
 
   for (std::uint32_t index = first; index < last; ++index) {
     const Tile t = tile_at(call, index);
@@ -92,7 +96,7 @@ static void gdn_scan(const KernelCall& call, std::uint32_t first, std::uint32_t 
 
 void add_gdn_scan(KernelTable& table) {
   add_kernel(table, {.name = "gdn_scan_f32", .run = gdn_scan, .access = "rrrrrrrbw", .args_size = sizeof(LayerArgs),
-                     .tile = {kScanColumns, 1, 1}, .scratch_bytes = gdn_scan_scratch_bytes});
+                     .tile = {kScanColumns, 1, 1}, .scratch_bytes = scratch_bytes<ScanScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

@@ -3,8 +3,11 @@
 
 #include <cstddef>
 
+#include "device/cpu/kernels/activation.h"
+#include "device/cpu/kernels/output.h"
 #include "device/cpu/kernels/product.h"
 #include "device/cpu/kernels/quant.h"
+#include "device/cpu/kernels/scratch.h"
 
 namespace lily::cpu::LILY_ISA {
 
@@ -17,20 +20,21 @@ constexpr std::uint32_t kSliverStride = kGemmDepth + 16;  // rows of x are often
 static_assert(kGemmColumns % kTileColumns == 0);
 
 struct GemmScratch {
-  float panel[kGemmColumns * kGemmDepth];  // [column / kTileColumns][k][column % kTileColumns]
-  float sliver[kTileRows * kSliverStride];
-  float product[2][kGemmRows * kGemmColumns];  // [row][column]; the second for gate and up
+  GemmScratch(const KernelCall&, Scratch& scratch)
+      : panel(scratch.take<float>(kGemmColumns * kGemmDepth)),
+        sliver(scratch.take<float>(kTileRows * kSliverStride)),
+        product{scratch.take<float>(kGemmRows * kGemmColumns), scratch.take<float>(kGemmRows * kGemmColumns)} {}
+
+  float* panel;       // [column / kTileColumns][k][column % kTileColumns]
+  float* sliver;      // [kTileRows][kSliverStride]
+  float* product[2];  // [kGemmRows][kGemmColumns]; the second for gate and up
 };
-
-static inline std::size_t gemm_scratch_bytes(const ModelConstants&, const void*) { return sizeof(GemmScratch); }
-
-static inline GemmScratch& gemm_scratch(const KernelCall& call) { return *reinterpret_cast<GemmScratch*>(call.scratch); }
 
 // Matrix `matrix` of the stack of [rows, columns] matrices bound from buffer `index` on.
 static inline Weight stacked_weight(const KernelCall& call, int index, std::uint32_t matrix, std::uint32_t rows,
                                     std::uint32_t columns) {
   const Weight w = weight_at(call, index);
-  const std::size_t groups = std::size_t(matrix) * rows * (columns / kGroup);
+  const std::size_t groups = std::size_t(matrix) * rows * (columns / LILY_GROUP_SIZE);
   const std::size_t pair_bytes = groups * (is_wide(call.format) ? sizeof(float) : sizeof(std::uint16_t));
   return {w.codes + groups * group_bytes(call.format), w.scales + pair_bytes, w.biases + pair_bytes};
 }
@@ -40,12 +44,12 @@ static inline Weight stacked_weight(const KernelCall& call, int index, std::uint
 template <Format kFormat>
 static inline void unpack_panel(const Weight& w, std::uint32_t width, std::uint32_t n0, std::uint32_t columns, std::uint32_t k0,
                                 std::uint32_t depth, float* panel) {
-  constexpr int kBits = is_4_bit(kFormat) ? 4 : 8, kCodes = 32 / kBits, kWords = kGroup / kCodes;
+  constexpr int kBits = is_4_bit(kFormat) ? 4 : 8, kCodes = 32 / kBits, kWords = LILY_GROUP_SIZE / kCodes;
   const std::uint32_t padded = (columns + kTileColumns - 1) / kTileColumns * kTileColumns;
   for (std::uint32_t n = 0; n < padded; n += kLanes) {
     float* to = panel + std::size_t(n / kTileColumns) * kTileColumns * kGemmDepth + n % kTileColumns;
     const std::uint32_t lanes = n >= columns ? 0 : columns - n < std::uint32_t(kLanes) ? columns - n : kLanes;
-    for (std::uint32_t k = 0; k < depth; k += kGroup) {
+    for (std::uint32_t k = 0; k < depth; k += LILY_GROUP_SIZE) {
       std::uint32_t words[kWords][kLanes];
       float scales[kLanes], biases[kLanes];
       if (lanes < std::uint32_t(kLanes)) {
@@ -54,7 +58,7 @@ static inline void unpack_panel(const Weight& w, std::uint32_t width, std::uint3
         std::memset(biases, 0, sizeof biases);
       }
       for (std::uint32_t lane = 0; lane < lanes; ++lane) {
-        const std::size_t group = (std::size_t(n0 + n + lane) * width + k0 + k) / kGroup;
+        const std::size_t group = (std::size_t(n0 + n + lane) * width + k0 + k) / LILY_GROUP_SIZE;
         scales[lane] = pair_value<kFormat>(w.scales, group);
         biases[lane] = pair_value<kFormat>(w.biases, group);
         const std::uint8_t* codes = w.codes + group * group_bytes(kFormat);
@@ -78,7 +82,7 @@ static inline void unpack_panel(const Weight& w, std::uint32_t width, std::uint3
 // x_i = row_at(i), `width` elements.
 template <typename RowAt>
 static inline void gemm(Format format, const Weight& w, std::uint32_t width, std::uint32_t n0, std::uint32_t columns,
-                        RowAt row_at, std::uint32_t rows, GemmScratch& scratch, float* product) {
+                        RowAt row_at, std::uint32_t rows, const GemmScratch& scratch, float* product) {
   for (std::uint32_t k0 = 0; k0 < width; k0 += kGemmDepth) {
     const std::uint32_t depth = width - k0 < kGemmDepth ? width - k0 : kGemmDepth;
     with_format(format, [&]<Format kFormat>() { unpack_panel<kFormat>(w, width, n0, columns, k0, depth, scratch.panel); });
@@ -105,7 +109,7 @@ template <typename Store>
 static inline void gemm_tiles(const KernelCall& call, std::uint32_t first, std::uint32_t last, std::uint32_t width, Store store) {
   const float* x = buffer<const float>(call, 0);
   const Weight w = weight_at(call, 1);
-  GemmScratch& scratch = gemm_scratch(call);
+  const GemmScratch scratch = scratch_of<GemmScratch>(call);
   for (std::uint32_t index = first; index < last; ++index) {
     const Tile t = tile_at(call, index);
     const std::uint32_t columns = t.x1 - t.x0;
@@ -116,30 +120,36 @@ static inline void gemm_tiles(const KernelCall& call, std::uint32_t first, std::
   }
 }
 
-static inline void add_row(const float* values, std::uint32_t count, float* to) {
-  for (std::uint32_t i = 0; i < count; ++i) to[i] += values[i];
+// The columns of y = x Wᵀ into `outputs`, of which each is a matrix of its own.
+template <int kParts>
+static inline void gemm_parts(const KernelCall& call, std::uint32_t first, std::uint32_t last, std::uint32_t width,
+                              const OutputParts<kParts>& outputs) {
+  gemm_tiles(call, first, last, width, [&](std::uint32_t row, std::uint32_t begin, std::uint32_t count, const float* values) {
+    auto store = [&](const OutputPart& part, std::uint32_t column, std::uint32_t from, std::uint32_t width_of_piece) {
+      std::memcpy(part.to + std::size_t(row) * part.width + column, values + (from - begin), width_of_piece * sizeof(float));
+    };
+    outputs.for_pieces(begin, begin + count, store);
+  });
 }
 
-// Columns [begin, begin + width) of a product, stored as rows of their own.
-struct OutputPart {
-  float* to;
-  std::uint32_t width;
-};
+// residual += x Wᵀ: buffer 4 is the residual stream, H wide.
+static inline void gemm_add(const KernelCall& call, std::uint32_t first, std::uint32_t last, std::uint32_t width) {
+  float* residual = buffer<float>(call, 4);
+  gemm_tiles(call, first, last, width, [&](std::uint32_t row, std::uint32_t begin, std::uint32_t count, const float* values) {
+    float* to = residual + std::size_t(row) * call.model->hidden_size + begin;
+    for (std::uint32_t i = 0; i < count; ++i) to[i] += values[i];
+  });
+}
 
-// Stores columns [column, column + count) of a row whose columns are cut into `parts`, in order.
-template <std::size_t kParts>
-static inline void store_parts(const OutputPart (&parts)[kParts], std::uint32_t row, std::uint32_t column, std::uint32_t count,
-                               const float* values) {
-  std::uint32_t part_begin = 0;
-  for (const OutputPart& part : parts) {
-    const std::uint32_t part_end = part_begin + part.width;
-    const std::uint32_t begin = column > part_begin ? column : part_begin;
-    const std::uint32_t end = column + count < part_end ? column + count : part_end;
-    if (begin < end)
-      std::memcpy(part.to + std::size_t(row) * part.width + (begin - part_begin), values + (begin - column),
-                  (end - begin) * sizeof(float));
-    part_begin = part_end;
-  }
+// Columns [n0, n0 + columns) of silu(x W_gateᵀ) · (x W_upᵀ), row i to `to` + i · to_row.
+template <typename RowAt>
+static inline void gemm_gate_up(Format format, const Weight& gate, const Weight& up, std::uint32_t width, std::uint32_t n0,
+                                std::uint32_t columns, RowAt row_at, std::uint32_t rows, const GemmScratch& scratch, float* to,
+                                std::size_t to_row) {
+  gemm(format, gate, width, n0, columns, row_at, rows, scratch, scratch.product[0]);
+  gemm(format, up, width, n0, columns, row_at, rows, scratch, scratch.product[1]);
+  for (std::uint32_t i = 0; i < rows; ++i)
+    swiglu(scratch.product[0] + i * kGemmColumns, scratch.product[1] + i * kGemmColumns, columns, to + i * to_row);
 }
 
 }  // namespace lily::cpu::LILY_ISA

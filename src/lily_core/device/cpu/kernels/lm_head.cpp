@@ -1,6 +1,5 @@
 // logits = W norm(x), for the rows that want them.
 #include "device/cpu/kernels/matvec.h"
-#include "device/cpu/kernels/norm.h"
 #include "device/cpu/kernels/table.h"
 
 namespace lily::cpu::LILY_ISA {
@@ -16,25 +15,22 @@ static bool all_finite(const float* x, std::uint32_t count) {
 
 static void lm_head(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
   const ModelConstants& model = *call.model;
-  const std::uint32_t rows = args_of<RowsArgs>(call).rows, width = model.hidden_size;
   const StepRow* step = buffer<const StepRow>(call, 0);
   const float* x = buffer<const float>(call, 1);
+  const float* gain = buffer<const float>(call, 2);
   float* logits = buffer<float>(call, 6);
-  std::byte* scratch = call.scratch;
-  Operand normed(scratch, call.format, rows, width);
-  float* row = take_floats(scratch, width);
-  Product all[kMaxStepRows];
+  NormedOperand normed = scratch_of<NormedOperand>(call);
+  Product all[LILY_MAX_STEP_ROWS];
   std::uint32_t wanted = 0;
-  for (std::uint32_t r = 0; r < rows; ++r) {
+  for (std::uint32_t r = 0; r < normed.rows; ++r) {
     if (!step[r].wants_logits) continue;
-    norm_row(x + std::size_t(r) * width, buffer<const float>(call, 2), width, model.rms_norm_eps, row);
-    normed.set_row(wanted, row);
+    normed.set_normed_row(wanted, x + std::size_t(r) * model.hidden_size, gain);
     all[wanted] = {wanted, logits + std::size_t(step[r].timeline) * model.vocab_size};
     ++wanted;
   }
   for (std::uint32_t i = first; i < last; ++i) {
     const Tile t = tile_at(call, i);
-    Product products[kMaxStepRows];
+    Product products[LILY_MAX_STEP_ROWS];
     for (std::uint32_t p = 0; p < wanted; ++p) products[p] = {all[p].row, all[p].y + t.x0};
     matvec(weight_at(call, 3), t.x0, t.x1 - t.x0, normed, products, wanted);
     for (std::uint32_t p = 0; p < wanted; ++p)
@@ -44,7 +40,7 @@ static void lm_head(const KernelCall& call, std::uint32_t first, std::uint32_t l
 
 void add_lm_head(KernelTable& table) {
   add_formats(table, {.name = nullptr, .run = lm_head, .access = "rrrrrrbb", .args_size = sizeof(RowsArgs),
-                      .tile = {128, 0, 1}, .scratch_bytes = normed_operand_bytes},
+                      .tile = {128, 0, 1}, .scratch_bytes = scratch_bytes<NormedOperand>},
               LILY_FORMAT_NAMES("lm_head", "_f32"));
 }
 

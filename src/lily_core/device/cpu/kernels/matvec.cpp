@@ -4,58 +4,57 @@
 
 namespace lily::cpu::LILY_ISA {
 
-Operand::Operand(std::byte*& scratch, Format weight_format, std::uint32_t num_rows, std::uint32_t num_columns)
+Operand::Operand(Scratch& scratch, Format weight_format, std::uint32_t num_rows, std::uint32_t num_columns)
     : format(weight_format),
       rows(num_rows),
       columns(num_columns),
-      values(take_floats(scratch, std::size_t(rows) * columns)),
-      sums(take_floats(scratch, std::size_t(rows) * (columns / kGroup))) {}
-
-std::size_t Operand::bytes(std::uint32_t rows, std::uint32_t columns) {
-  return scratch_floats(std::size_t(rows) * columns) + scratch_floats(std::size_t(rows) * (columns / kGroup));
-}
+      values(scratch.take<float>(std::size_t(rows) * columns)),
+      sums(scratch.take<float>(std::size_t(rows) * (columns / LILY_GROUP_SIZE))) {}
 
 void Operand::set_row(std::uint32_t row, const float* x) {
   float* to = values_of(row);
-  for (std::uint32_t group = 0; group < columns / kGroup; ++group, x += kGroup, to += kGroup) {
+  for (std::uint32_t group = 0; group < columns / LILY_GROUP_SIZE; ++group, x += LILY_GROUP_SIZE, to += LILY_GROUP_SIZE) {
     Vf total = {};
-    for (std::uint32_t i = 0; i < kGroup; i += kLanes) total += loadf(x + i);
+    for (std::uint32_t i = 0; i < LILY_GROUP_SIZE; i += kLanes) total += loadf(x + i);
     sums_of(row)[group] = sum(total);
     if (is_4_bit(format)) {
-      for (std::uint32_t i = 0; i < kGroup / 2; ++i) to[i] = x[2 * i], to[kGroup / 2 + i] = x[2 * i + 1];
+      for (std::uint32_t i = 0; i < LILY_GROUP_SIZE / 2; ++i) to[i] = x[2 * i], to[LILY_GROUP_SIZE / 2 + i] = x[2 * i + 1];
     } else {
-      std::memcpy(to, x, kGroup * sizeof(float));
+      std::memcpy(to, x, LILY_GROUP_SIZE * sizeof(float));
     }
   }
 }
 
-Operand normed_operand(const KernelCall& call, std::byte*& scratch, Format format, std::uint32_t rows, const float* x,
-                       const float* gain) {
-  const std::uint32_t width = call.model->hidden_size;
-  Operand operand(scratch, format, rows, width);
-  float* normed = take_floats(scratch, width);
-  for (std::uint32_t r = 0; r < rows; ++r) {
-    norm_row(x + std::size_t(r) * width, gain, width, call.model->rms_norm_eps, normed);
-    operand.set_row(r, normed);
-  }
-  return operand;
+void Operand::set_rows(const float* x) {
+  for (std::uint32_t r = 0; r < rows; ++r) set_row(r, x + std::size_t(r) * columns);
 }
 
-std::size_t normed_operand_bytes(const ModelConstants& model, const void* rows_args) {
-  return Operand::bytes(static_cast<const RowsArgs*>(rows_args)->rows, model.hidden_size) + scratch_floats(model.hidden_size);
+NormedOperand::NormedOperand(const KernelCall& call, Scratch& scratch)
+    : Operand(scratch, call.format, args_of<RowsArgs>(call).rows, call.model->hidden_size),
+      eps(call.model->rms_norm_eps),
+      normed(scratch.take<float>(columns)) {}
+
+void NormedOperand::set_normed_row(std::uint32_t row, const float* x, const float* gain) {
+  norm_row(x, gain, columns, eps, normed);
+  set_row(row, normed);
 }
 
-Operand plain_operand(std::byte*& scratch, Format format, std::uint32_t rows, std::uint32_t columns, const float* x) {
-  Operand operand(scratch, format, rows, columns);
-  for (std::uint32_t r = 0; r < rows; ++r) operand.set_row(r, x + std::size_t(r) * columns);
-  return operand;
+void set_normed_rows(const KernelCall& call, NormedOperand& x) {
+  for (std::uint32_t r = 0; r < x.rows; ++r)
+    x.set_normed_row(r, buffer<const float>(call, 0) + std::size_t(r) * x.columns, buffer<const float>(call, 1));
+}
+
+Operand normed_operand(const KernelCall& call) {
+  NormedOperand x = scratch_of<NormedOperand>(call);
+  set_normed_rows(call, x);
+  return x;
 }
 
 // kRows weight rows times kProducts operand rows. Several rows at once hide the latency of the additions.
 template <Format kFormat, int kRows, int kProducts>
 static inline void dot_block(const Weight& w, std::size_t first, const Operand& x, const Product* products,
                              std::uint32_t y_index) {
-  const std::uint32_t groups = x.columns / kGroup;
+  const std::uint32_t groups = x.columns / LILY_GROUP_SIZE;
   const std::uint8_t* codes = w.codes + first * groups * group_bytes(kFormat);
   const std::size_t row_bytes = std::size_t(groups) * group_bytes(kFormat);
   const float* values[kProducts];
@@ -64,22 +63,22 @@ static inline void dot_block(const Weight& w, std::size_t first, const Operand& 
   Vf acc[kRows][kProducts] = {};
   for (std::uint32_t group = 0; group < groups; ++group, codes += group_bytes(kFormat)) {
     Vf dot[kRows][kProducts] = {};
-    const std::uint32_t base = group * kGroup;
+    const std::uint32_t base = group * LILY_GROUP_SIZE;
     // The hardware's prefetcher sees several short streams; the next block's rows are where they are expected to be.
     for (int r = 0; r < kRows; ++r) __builtin_prefetch(codes + (kRows + r) * row_bytes);
     if constexpr (is_4_bit(kFormat)) {
-      for (std::uint32_t i = 0; i < kGroup / 2; i += kLanes) {
+      for (std::uint32_t i = 0; i < LILY_GROUP_SIZE / 2; i += kLanes) {
         for (int r = 0; r < kRows; ++r) {
           const Vi pair = widen(codes + r * row_bytes + i);
           const Vf even = to_float(pair & 15), odd = to_float(pair >> 4);
           for (int p = 0; p < kProducts; ++p) {
             dot[r][p] += even * loadf(values[p] + base + i);
-            dot[r][p] += odd * loadf(values[p] + base + kGroup / 2 + i);
+            dot[r][p] += odd * loadf(values[p] + base + LILY_GROUP_SIZE / 2 + i);
           }
         }
       }
     } else {
-      for (std::uint32_t i = 0; i < kGroup; i += kLanes)
+      for (std::uint32_t i = 0; i < LILY_GROUP_SIZE; i += kLanes)
         for (int r = 0; r < kRows; ++r) {
           const Vf code = to_float(widen(codes + r * row_bytes + i));
           for (int p = 0; p < kProducts; ++p) dot[r][p] += code * loadf(values[p] + base + i);
@@ -136,36 +135,33 @@ void matvec(const Weight& w, std::size_t first, std::uint32_t count, const Opera
   });
 }
 
-void matvec_sections(const Weight& w, std::uint32_t begin, std::uint32_t end, const Operand& x, const Section* sections,
-                     std::uint32_t num_sections) {
-  for (std::uint32_t s = 0; s < num_sections; ++s) {
-    const Section& section = sections[s];
-    const std::uint32_t from = begin > section.begin ? begin : section.begin, to = end < section.end ? end : section.end;
-    if (from >= to) continue;
-    Product products[kMaxStepRows];
-    for (std::uint32_t r = 0; r < x.rows; ++r)
-      products[r] = {r, section.y + std::size_t(r) * (section.end - section.begin) + (from - section.begin)};
-    matvec(w, from, to - from, x, products, x.rows);
-  }
-}
-
-void matvec_add(const Weight& w, std::uint32_t begin, std::uint32_t end, const Operand& operand, float* x, std::uint32_t width) {
+void matvec_add(const KernelCall& call, std::uint32_t first, std::uint32_t last, const Weight& w, const Operand& operand,
+                float* x) {
   constexpr std::uint32_t kStrip = 32;
-  float y[kMaxStepRows][kStrip];
-  Product products[kMaxStepRows];
+  const std::uint32_t width = call.model->hidden_size;
+  float y[LILY_MAX_STEP_ROWS][kStrip];
+  Product products[LILY_MAX_STEP_ROWS];
   for (std::uint32_t r = 0; r < operand.rows; ++r) products[r] = {r, y[r]};
-  for (std::uint32_t from = begin; from < end; from += kStrip) {
-    const std::uint32_t count = end - from < kStrip ? end - from : kStrip;
-    matvec(w, from, count, operand, products, operand.rows);
-    for (std::uint32_t r = 0; r < operand.rows; ++r)
-      for (std::uint32_t i = 0; i < count; ++i) x[std::size_t(r) * width + from + i] += y[r][i];
+  for (std::uint32_t tile = first; tile < last; ++tile) {
+    const Tile t = tile_at(call, tile);
+    for (std::uint32_t from = t.x0; from < t.x1; from += kStrip) {
+      const std::uint32_t count = t.x1 - from < kStrip ? t.x1 - from : kStrip;
+      matvec(w, from, count, operand, products, operand.rows);
+      for (std::uint32_t r = 0; r < operand.rows; ++r)
+        for (std::uint32_t i = 0; i < count; ++i) x[std::size_t(r) * width + from + i] += y[r][i];
+    }
   }
 }
 
-void swiglu(const float* gate, const float* up, std::uint32_t count, float* h) {
-  std::uint32_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) storef(h + i, silu(loadf(gate + i)) * loadf(up + i));
-  if (i < count) store_part(h + i, silu(load_part(gate + i, count - i)) * load_part(up + i, count - i), count - i);
+void matvec_gate_up(const Weight& gate, const Weight& up, std::size_t first, std::uint32_t count, const Operand& x,
+                    const Product* products, std::uint32_t num_products) {
+  float gated[LILY_MAX_STEP_ROWS][kGateUpColumns], upped[LILY_MAX_STEP_ROWS][kGateUpColumns];
+  Product gates[LILY_MAX_STEP_ROWS], ups[LILY_MAX_STEP_ROWS];
+  for (std::uint32_t p = 0; p < num_products; ++p)
+    gates[p] = {products[p].row, gated[p]}, ups[p] = {products[p].row, upped[p]};
+  matvec(gate, first, count, x, gates, num_products);
+  matvec(up, first, count, x, ups, num_products);
+  for (std::uint32_t p = 0; p < num_products; ++p) swiglu(gated[p], upped[p], count, products[p].y);
 }
 
 }  // namespace lily::cpu::LILY_ISA

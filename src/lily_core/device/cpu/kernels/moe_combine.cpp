@@ -1,8 +1,5 @@
 // x += Σ_slots weight · d + sigmoid(shared_gate) · s: the MoE block's sum, added to the residual.
-#include <cmath>
-
-#include "device/cpu/kernel.h"
-#include "device/cpu/kernels/simd.h"
+#include "device/cpu/kernels/activation.h"
 #include "device/cpu/kernels/table.h"
 
 namespace lily::cpu::LILY_ISA {
@@ -17,7 +14,7 @@ static void moe_combine(const KernelCall& call, std::uint32_t first, std::uint32
   for (std::uint32_t index = first; index < last; ++index) {
     const Tile t = tile_at(call, index);
     for (std::size_t row = t.x0; row < t.x1; ++row) {
-      const float shared_weight = 1.0f / (1.0f + std::exp(-shared_gate[row]));
+      const float shared_weight = sigmoid(shared_gate[row]);
       // hidden_size is a multiple of a quantisation group, so of the lanes.
       for (std::size_t i = 0; i < hidden; i += kLanes) {
         Vf total = {};

@@ -1,8 +1,14 @@
 // Sorts the assignments (row, slot) of a chunk by expert and cuts each expert's run into blocks.
-#include "device/cpu/kernel.h"
+#include "device/cpu/kernels/scratch.h"
 #include "device/cpu/kernels/table.h"
 
 namespace lily::cpu::LILY_ISA {
+
+struct PlanScratch {
+  PlanScratch(const KernelCall& call, Scratch& scratch) : next(scratch.take<std::uint32_t>(call.model->num_experts)) {}
+
+  std::uint32_t* next;  // [E]: where the expert's next assignment goes
+};
 
 // A counting sort: stable, so an expert's assignments stay in order. One tile: it is a few operations per assignment.
 static void moe_plan(const KernelCall& call, std::uint32_t, std::uint32_t) {
@@ -11,11 +17,11 @@ static void moe_plan(const KernelCall& call, std::uint32_t, std::uint32_t) {
   const std::uint32_t* topk_ids = buffer<const std::uint32_t>(call, 0);
   std::uint32_t* order = buffer<std::uint32_t>(call, 1);
   ExpertBlock* blocks = buffer<ExpertBlock>(call, 2);
-  std::uint32_t* next = reinterpret_cast<std::uint32_t*>(call.scratch);  // [experts]: where the expert's next assignment goes
+  const auto [next] = scratch_of<PlanScratch>(call);
   for (std::uint32_t e = 0; e < experts; ++e) next[e] = 0;
   for (std::uint32_t a = 0; a < assignments; ++a) ++next[topk_ids[a]];
 
-  const std::uint32_t max_blocks = (experts < assignments ? experts : assignments) + assignments / LILY_EXPERT_BLOCK;
+  const std::uint32_t max_blocks = call.model->max_expert_blocks(args_of<RowsArgs>(call).rows);
   std::uint32_t num_blocks = 0, begin = 0;
   for (std::uint32_t e = 0; e < experts; ++e) {
     const std::uint32_t end = begin + next[e];
@@ -30,13 +36,9 @@ static void moe_plan(const KernelCall& call, std::uint32_t, std::uint32_t) {
   for (std::uint32_t a = 0; a < assignments; ++a) order[next[topk_ids[a]]++] = a;
 }
 
-static std::size_t moe_plan_scratch_bytes(const ModelConstants& model, const void*) {
-  return model.num_experts * sizeof(std::uint32_t);
-}
-
 void add_moe_plan(KernelTable& table) {
   add_kernel(table, {.name = "moe_plan_f32", .run = moe_plan, .access = "rww", .args_size = sizeof(RowsArgs), .tile = {1, 1, 1},
-                     .scratch_bytes = moe_plan_scratch_bytes});
+                     .scratch_bytes = scratch_bytes<PlanScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

@@ -1,36 +1,36 @@
-// RMSNorm of one row, the prologue of most kernels.
+// Norms of one row, the prologue of most kernels. Widths are multiples of a quantisation group, so of the lanes.
 #pragma once
 
 #include <cmath>
 
+#include "device/cpu/kernels/activation.h"
 #include "device/cpu/kernels/simd.h"
 
 namespace lily::cpu::LILY_ISA {
 
 static inline float sum_of_squares(const float* x, std::uint32_t width) {
   Vf acc[2] = {};
-  std::uint32_t i = 0;
-  for (; i + 2 * kLanes <= width; i += 2 * kLanes)
+  for (std::uint32_t i = 0; i < width; i += 2 * kLanes)
     for (int j = 0; j < 2; ++j) acc[j] += loadf(x + i + j * kLanes) * loadf(x + i + j * kLanes);
-  float total = sum(acc[0] + acc[1]);
-  for (; i < width; ++i) total += x[i] * x[i];
-  return total;
+  return sum(acc[0] + acc[1]);
 }
 
 // y = gain x / sqrt(mean(x²) + eps); y may be x.
 static inline void norm_row(const float* x, const float* gain, std::uint32_t width, float eps, float* y) {
   const float scale = 1.0f / std::sqrt(sum_of_squares(x, width) / float(width) + eps);
-  std::uint32_t i = 0;
-  for (; i + kLanes <= width; i += kLanes) storef(y + i, loadf(gain + i) * (loadf(x + i) * scale));
-  for (; i < width; ++i) y[i] = gain[i] * (x[i] * scale);
+  for (std::uint32_t i = 0; i < width; i += kLanes) storef(y + i, loadf(gain + i) * (loadf(x + i) * scale));
 }
 
 // y = gain o / sqrt(mean(o²) + eps) · silu(z): the delta net's norm of one head.
 static inline void gated_norm_row(const float* o, const float* z, const float* gain, std::uint32_t width, float eps, float* y) {
   norm_row(o, gain, width, eps, y);
-  std::uint32_t i = 0;
-  for (; i + kLanes <= width; i += kLanes) storef(y + i, loadf(y + i) * silu(loadf(z + i)));
-  if (i < width) store_part(y + i, load_part(y + i, width - i) * silu(load_part(z + i, width - i)), width - i);
+  for (std::uint32_t i = 0; i < width; i += kLanes) storef(y + i, loadf(y + i) * silu(loadf(z + i)));
+}
+
+// x *= factor / sqrt(Σ x² + 1e-6): the epsilon is added to the sum, not to the mean.
+static inline void l2_normalise(float* x, std::uint32_t width, float factor) {
+  const float scale = factor / std::sqrt(sum_of_squares(x, width) + 1e-6f);
+  for (std::uint32_t i = 0; i < width; i += kLanes) storef(x + i, loadf(x + i) * scale);
 }
 
 }  // namespace lily::cpu::LILY_ISA

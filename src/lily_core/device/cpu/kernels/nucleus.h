@@ -4,26 +4,34 @@
 
 #include <cmath>
 
+#include "device/cpu/kernels/scratch.h"
 #include "device/cpu/kernels/simd.h"
-#include "lily_args.h"
 
 namespace lily::cpu::LILY_ISA {
 
+// What a Nucleus works with.
+struct NucleusScratch {
+  NucleusScratch(const KernelCall& call, Scratch& scratch)
+      : bins(scratch.take<double>(kBins)), masses(scratch.take<double>(call.model->sample_blocks())) {}
+
+  static constexpr std::uint32_t kBins = 1u << 11;  // of the widest digit of a key
+  double* bins;    // [kBins]
+  double* masses;  // [block of the vocabulary]
+};
+
 class Nucleus {
  public:
-  static constexpr std::size_t scratch_bytes(std::uint32_t num_blocks) { return (kBins + num_blocks) * sizeof(double); }
-
   // `largest` is the largest logit, temperature > 0, `blocks` has the largest logit of each LILY_SAMPLE_BLOCK tokens.
   Nucleus(const float* logits, const SampleBlock* blocks, std::uint32_t vocab, float largest, float temperature,
-          std::byte* scratch)
+          const NucleusScratch& scratch)
       : logits_(logits),
         blocks_(blocks),
         vocab_(vocab),
         largest_(largest),
         temperature_(temperature),
         inverse_(1.0f / (temperature > 1e-30f ? temperature : 1e-30f)),
-        bins_(reinterpret_cast<double*>(scratch)),
-        masses_(bins_ + kBins),
+        bins_(scratch.bins),
+        masses_(scratch.masses),
         lowest_(key_of(-3.402823466e38f)) {}  // -inf is never drawn
 
   // Drops tokens less than min_p times as probable as the most probable one.
@@ -89,7 +97,6 @@ class Nucleus {
 
  private:
   typedef double Vd __attribute__((vector_size(kLanes * 8)));
-  static constexpr std::uint32_t kBins = 2048;
 
   // Grows with the logit; both zeros are one key.
   static std::uint32_t key_of(float logit) {

@@ -6,8 +6,6 @@
 
 namespace lily::cpu::LILY_ISA {
 
-constexpr std::uint32_t kGroup = 64;
-
 // The three ranges of one weight.
 struct Weight {
   const std::uint8_t* codes;
@@ -22,7 +20,7 @@ static inline Weight weight_at(const KernelCall& call, int index) {
 
 constexpr bool is_wide(Format format) { return format == Format::kQ4Wide || format == Format::kQ8Wide; }
 constexpr bool is_4_bit(Format format) { return format == Format::kQ4 || format == Format::kQ4Wide; }
-constexpr std::uint32_t group_bytes(Format format) { return is_4_bit(format) ? kGroup / 2 : kGroup; }
+constexpr std::uint32_t group_bytes(Format format) { return is_4_bit(format) ? LILY_GROUP_SIZE / 2 : LILY_GROUP_SIZE; }
 
 // Scale or bias number `index`, counted over the whole matrix.
 template <Format kFormat>
@@ -70,19 +68,21 @@ static inline void add_formats(KernelTable& table, KernelEntry entry, const char
 // Row `row` of the matrix, `columns` wide.
 template <Format kFormat>
 static inline void dequantise_row(const Weight& w, std::size_t row, std::uint32_t columns, float* to) {
-  const std::size_t first_group = row * (columns / kGroup);
+  const std::size_t first_group = row * (columns / LILY_GROUP_SIZE);
   const std::uint8_t* codes = w.codes + first_group * group_bytes(kFormat);
-  for (std::uint32_t group = 0; group < columns / kGroup; ++group, codes += group_bytes(kFormat), to += kGroup) {
+  for (std::uint32_t group = 0; group < columns / LILY_GROUP_SIZE; ++group) {
     const float scale = pair_value<kFormat>(w.scales, first_group + group);
     const float bias = pair_value<kFormat>(w.biases, first_group + group);
     if constexpr (is_4_bit(kFormat)) {
-      for (std::uint32_t i = 0; i < kGroup / 2; ++i) {
+      for (std::uint32_t i = 0; i < LILY_GROUP_SIZE / 2; ++i) {
         to[2 * i] = scale * float(codes[i] & 15) + bias;
         to[2 * i + 1] = scale * float(codes[i] >> 4) + bias;
       }
     } else {
-      for (std::uint32_t i = 0; i < kGroup; ++i) to[i] = scale * float(codes[i]) + bias;
+      for (std::uint32_t i = 0; i < LILY_GROUP_SIZE; ++i) to[i] = scale * float(codes[i]) + bias;
     }
+    codes += group_bytes(kFormat);
+    to += LILY_GROUP_SIZE;
   }
 }
 

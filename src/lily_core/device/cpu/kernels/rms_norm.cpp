@@ -1,7 +1,4 @@
 // y = g x / sqrt(mean(x²) + eps)
-#include <cmath>
-
-#include "device/cpu/kernel.h"
 #include "device/cpu/kernels/norm.h"
 #include "device/cpu/kernels/table.h"
 

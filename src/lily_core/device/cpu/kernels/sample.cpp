@@ -1,15 +1,12 @@
 // Sampling in two kernels: sample_scan adjusts the logits and sums up blocks of the vocabulary, sample_pick draws from the sums.
 #include <cmath>
 
-#include "device/cpu/kernels/matvec.h"
 #include "device/cpu/kernels/nucleus.h"
 #include "device/cpu/kernels/philox.h"
 #include "device/cpu/kernels/table.h"
 
 namespace lily::cpu::LILY_ISA {
 namespace {
-
-std::uint32_t blocks_of(std::uint32_t vocab) { return (vocab + LILY_SAMPLE_BLOCK - 1) / LILY_SAMPLE_BLOCK; }
 
 // The logits of one block after bias, mask and penalties, in this order.
 struct Adjustment {
@@ -71,7 +68,7 @@ static void sample_scan(const KernelCall& call, std::uint32_t first, std::uint32
     if (row.sample_row == LILY_NO_SAMPLE) continue;
     const float* logits = buffer<const float>(call, 2) + std::size_t(row.timeline) * vocab;
     float* adjusted = buffer<float>(call, 6) + std::size_t(t.y0) * vocab;
-    SampleBlock* blocks = buffer<SampleBlock>(call, 7) + std::size_t(t.y0) * blocks_of(vocab);
+    SampleBlock* blocks = buffer<SampleBlock>(call, 7) + std::size_t(t.y0) * call.model->sample_blocks();
     const Adjustment adjustment = {buffer<const SampleRow>(call, 1)[row.sample_row], buffer<const BiasEntry>(call, 4),
                                    buffer<const std::uint32_t>(call, 5) + std::size_t(row.sample_row) * mask_words,
                                    buffer<const std::uint32_t>(call, 3) + std::size_t(row.timeline) * vocab};
@@ -99,7 +96,7 @@ void find_top(const float* raw, const SampleBlock* blocks, std::uint32_t vocab, 
   const std::uint32_t wanted = result.num_logprobs;
   std::uint32_t found = 0;
   float* top = result.top_logprobs;  // raw logits until the end
-  for (std::uint32_t b = 0; wanted && b < blocks_of(vocab); ++b) {
+  for (std::uint32_t b = 0; wanted && b * LILY_SAMPLE_BLOCK < vocab; ++b) {
     if (found == wanted && !(blocks[b].raw_max > top[wanted - 1])) continue;
     const std::uint32_t begin = b * LILY_SAMPLE_BLOCK;
     const std::uint32_t end = begin + LILY_SAMPLE_BLOCK < vocab ? begin + LILY_SAMPLE_BLOCK : vocab;
@@ -124,8 +121,9 @@ std::uint32_t greedy(const SampleBlock* blocks, std::uint32_t count) {
 }  // namespace
 
 static void sample_pick(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
-  const std::uint32_t vocab = call.model->vocab_size, num_blocks = blocks_of(vocab);
+  const std::uint32_t vocab = call.model->vocab_size, num_blocks = call.model->sample_blocks();
   const StepRow* step = buffer<const StepRow>(call, 0);
+  const NucleusScratch scratch = scratch_of<NucleusScratch>(call);
   for (std::uint32_t r = first; r < last; ++r) {
     if (step[r].sample_row == LILY_NO_SAMPLE) continue;
     const SampleRow& row = buffer<const SampleRow>(call, 1)[step[r].sample_row];
@@ -135,7 +133,7 @@ static void sample_pick(const KernelCall& call, std::uint32_t first, std::uint32
     std::uint32_t token = greedy(blocks, num_blocks);
     if (token != LILY_NO_SAMPLE && row.temperature > 0) {
       const float* adjusted = buffer<const float>(call, 3) + std::size_t(r) * vocab;
-      Nucleus nucleus(adjusted, blocks, vocab, adjusted[token], row.temperature, call.scratch);
+      Nucleus nucleus(adjusted, blocks, vocab, adjusted[token], row.temperature, scratch);
       nucleus.keep_min_p(row.min_p);
       nucleus.keep_top_k(row.top_k);
       nucleus.keep_top_p(row.top_p);
@@ -157,15 +155,11 @@ static void sample_pick(const KernelCall& call, std::uint32_t first, std::uint32
   }
 }
 
-static std::size_t scratch_bytes(const ModelConstants& model, const void*) {
-  return Nucleus::scratch_bytes(blocks_of(model.vocab_size));
-}
-
 void add_sample(KernelTable& table) {
   add_kernel(table, {.name = "sample_scan_f32", .run = sample_scan, .access = "rrrrrrww", .args_size = sizeof(RowsArgs),
                      .tile = {4 * LILY_SAMPLE_BLOCK, 1, 1}, .scratch_bytes = nullptr});
   add_kernel(table, {.name = "sample_pick_f32", .run = sample_pick, .access = "rrrrrbbw", .args_size = sizeof(RowsArgs),
-                     .tile = {1, 1, 1}, .scratch_bytes = scratch_bytes});
+                     .tile = {1, 1, 1}, .scratch_bytes = scratch_bytes<NucleusScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

@@ -1,31 +1,42 @@
 // hs = silu(W_gate norm(x)) · (W_up norm(x)): the first half of the shared expert.
+#include "device/cpu/kernels/gemm.h"
 #include "device/cpu/kernels/matvec.h"
 #include "device/cpu/kernels/table.h"
 
 namespace lily::cpu::LILY_ISA {
 
-constexpr std::uint32_t kColumns = 16;  // of hs in a tile
-
 static void shared_up(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
-  const std::uint32_t rows = args_of<RowsArgs>(call).rows, width = call.model->shared_expert_intermediate_size;
-  std::byte* scratch = call.scratch;
-  const Operand x = normed_operand(call, scratch, call.format, rows, buffer<const float>(call, 0), buffer<const float>(call, 1));
+  const std::uint32_t width = call.model->shared_expert_intermediate_size;
   float* hs = buffer<float>(call, 8);
-  float gate[kMaxStepRows][kColumns], up[kMaxStepRows][kColumns];
-  Product gates[kMaxStepRows], ups[kMaxStepRows];
-  for (std::uint32_t r = 0; r < rows; ++r) gates[r] = {r, gate[r]}, ups[r] = {r, up[r]};
+  const Operand x = normed_operand(call);
   for (std::uint32_t i = first; i < last; ++i) {
     const Tile t = tile_at(call, i);
-    matvec(weight_at(call, 2), t.x0, t.x1 - t.x0, x, gates, rows);
-    matvec(weight_at(call, 5), t.x0, t.x1 - t.x0, x, ups, rows);
-    for (std::uint32_t r = 0; r < rows; ++r) swiglu(gate[r], up[r], t.x1 - t.x0, hs + std::size_t(r) * width + t.x0);
+    Product products[LILY_MAX_STEP_ROWS];
+    for (std::uint32_t r = 0; r < x.rows; ++r) products[r] = {r, hs + std::size_t(r) * width + t.x0};
+    matvec_gate_up(weight_at(call, 2), weight_at(call, 5), t.x0, t.x1 - t.x0, x, products, x.rows);
+  }
+}
+
+static void shared_up_tile(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
+  const std::uint32_t hidden = call.model->hidden_size, width = call.model->shared_expert_intermediate_size;
+  const float* y = buffer<const float>(call, 0);
+  float* hs = buffer<float>(call, 7);
+  const GemmScratch scratch = scratch_of<GemmScratch>(call);
+  for (std::uint32_t i = first; i < last; ++i) {
+    const Tile t = tile_at(call, i);
+    auto row_at = [&](std::uint32_t row) { return y + std::size_t(t.y0 + row) * hidden; };
+    gemm_gate_up(call.format, weight_at(call, 1), weight_at(call, 4), hidden, t.x0, t.x1 - t.x0, row_at, t.y1 - t.y0, scratch,
+                 hs + std::size_t(t.y0) * width + t.x0, width);
   }
 }
 
 void add_shared_up(KernelTable& table) {
   add_formats(table, {.name = nullptr, .run = shared_up, .access = "rrrrrrrrw", .args_size = sizeof(RowsArgs),
-                      .tile = {kColumns, 0, 1}, .scratch_bytes = normed_operand_bytes},
+                      .tile = {kGateUpColumns, 0, 1}, .scratch_bytes = scratch_bytes<NormedOperand>},
               LILY_FORMAT_NAMES("shared_up", "_f32"));
+  add_formats(table, {.name = nullptr, .run = shared_up_tile, .access = "rrrrrrrw", .args_size = sizeof(RowsArgs),
+                      .tile = {kGemmColumns / 2, kGemmRows, 1}, .scratch_bytes = scratch_bytes<GemmScratch>},
+              LILY_FORMAT_NAMES("shared_up", "_f32_tile"));
 }
 
 }  // namespace lily::cpu::LILY_ISA

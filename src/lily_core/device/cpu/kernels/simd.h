@@ -132,9 +132,6 @@ static inline Vf exp(Vf x) {
   return x < splat(-87.3f) ? Vf{} : (x > splat(88.7228f) ? splat(__builtin_inff()) : (x == x ? y : x));
 }
 
-static inline Vf sigmoid(Vf x) { return 1.0f / (1.0f + exp(-x)); }
-static inline Vf silu(Vf x) { return x * sigmoid(x); }
-
 // The first `count` lanes from memory, the rest `fill`.
 static inline Vf load_part(const float* from, std::uint32_t count, float fill = 0.0f) {
   Vf v = splat(fill);

@@ -3,40 +3,32 @@
 namespace lily::cpu::LILY_ISA {
 
 void add_all(KernelTable& table) {
-  add_rms_norm(table);
-
   add_embed(table);
   add_gdn_in(table);
   add_gdn_out(table);
   add_attn_in(table);
+  add_attn_prep(table);
   add_attn_out(table);
   add_router(table);
   add_shared_up(table);
   add_experts_up(table);
   add_experts_down(table);
   add_lm_head(table);
-  add_gdn_step(table);
-  add_attn_prep(table);
-  add_attn_split(table);
-  add_attn_combine(table);
   add_sample(table);
 
-  add_gdn_in_tile(table);
+  add_gdn_step(table);
+  add_attn_split(table);
+  add_attn_combine(table);
+
+  add_rms_norm(table);
   add_gdn_conv(table);
   add_gdn_chunk(table);
   add_gdn_scan(table);
   add_gated_norm(table);
-  add_gdn_out_tile(table);
-  add_attn_in_tile(table);
   add_attn_prefill(table);
-  add_attn_out_tile(table);
-  add_router_tile(table);
-  add_shared_up_tile(table);
-  add_shared_down_tile(table);
+  add_shared_down(table);
   add_topk(table);
   add_moe_plan(table);
-  add_experts_up_tile(table);
-  add_experts_down_tile(table);
   add_moe_combine(table);
 }
 

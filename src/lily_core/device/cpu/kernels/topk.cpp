@@ -1,7 +1,6 @@
 // The router's choice for every row of a chunk: ids and weights of the experts.
 #include "device/cpu/kernels/topk.h"
 
-#include "device/cpu/kernel.h"
 #include "device/cpu/kernels/table.h"
 
 namespace lily::cpu::LILY_ISA {

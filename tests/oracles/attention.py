@@ -1,0 +1,25 @@
+"""Attention between its projections (docs/design/model.md, section 3.1)."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tests.oracles.rows import F64, sigmoid, softmax
+
+
+def rope(x: F64, positions: ArrayLike, theta: float, rotary_dim: int) -> F64:
+    """Rotates the pairs (j, j + rotary_dim / 2) of x [..., heads, D] at positions [...]."""
+    half = rotary_dim // 2
+    angle = np.asarray(positions)[..., None, None] * theta ** (-np.arange(half) / half)
+    low, high, rest = np.split(x, [half, rotary_dim], -1)
+    turned = [low * np.cos(angle) - high * np.sin(angle), high * np.cos(angle) + low * np.sin(angle)]
+    return np.concatenate([*turned, rest], -1)
+
+
+def attend(q: F64, gate: F64, k: F64, v: F64, position: int) -> F64:
+    """Causal: q, gate [m, Hq, D] from `position` on, k, v [position + m, Hkv, D] -> gated output [m, Hq, D]."""
+    q, gate, k, v = (np.asarray(x, np.float64) for x in (q, gate, k, v))
+    m, heads, width = q.shape
+    k, v = (np.repeat(x, heads // x.shape[1], 1) for x in (k, v))  # query head h reads KV head h // (Hq / Hkv)
+    visible = np.arange(position + m) <= np.arange(position, position + m)[:, None]
+    scores = np.where(visible, np.einsum("ihd,jhd->hij", q, k) / np.sqrt(width), -np.inf)
+    return np.asarray(np.einsum("hij,jhd->ihd", softmax(scores), v) * sigmoid(gate))
