@@ -2,7 +2,6 @@
 // Everything above exists once for all devices.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>

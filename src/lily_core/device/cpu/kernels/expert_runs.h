@@ -1,8 +1,6 @@
 // Walks the blocks of moe_plan: the rows of one expert after the other, as the grouped products of prefill want them.
 #pragma once
 
-#include <cstddef>
-
 #include "device/cpu/kernels/gemm.h"
 
 namespace lily::cpu::LILY_ISA {

@@ -1,8 +1,6 @@
 // Where the rows of a product go when several projections of one input are one weight.
 #pragma once
 
-#include <cstddef>
-
 #include "device/cpu/kernel.h"
 
 namespace lily::cpu::LILY_ISA {

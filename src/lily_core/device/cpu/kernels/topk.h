@@ -4,8 +4,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "device/cpu/kernels/simd.h"
-
 namespace lily::cpu::LILY_ISA {
 
 // ids = the k largest logits, larger first, ties to the lower id; weights = softmax over those k.
