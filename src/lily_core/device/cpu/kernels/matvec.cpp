@@ -156,7 +156,7 @@ void matvec_add(const KernelCall& call, std::uint32_t first, std::uint32_t last,
 void matvec_gate_up(const Weight& gate, const Weight& up, std::size_t first, std::uint32_t count, const Operand& x,
                     const Product* products, std::uint32_t num_products) {
   float gated[LILY_MAX_STEP_ROWS][kGateUpColumns], upped[LILY_MAX_STEP_ROWS][kGateUpColumns];
-  Product gates[LILY_MAX_STEP_ROWS], ups[LILY_MAX_STEP_ROWS];
+  Product gates[LILY_MAX_STEP_ROWS] = {}, ups[LILY_MAX_STEP_ROWS] = {};
   for (std::uint32_t p = 0; p < num_products; ++p)
     gates[p] = {products[p].row, gated[p]}, ups[p] = {products[p].row, upped[p]};
   matvec(gate, first, count, x, gates, num_products);
