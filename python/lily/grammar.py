@@ -40,7 +40,7 @@ def _library() -> ModuleType:
     try:
         import llguidance
     except ImportError:
-        raise ImportError('structured output needs llguidance; install it with: pip install "lily[grammar]"') from None
+        raise ImportError("structured output needs llguidance; install it with: pip install llguidance") from None
     return llguidance
 
 

@@ -22,6 +22,10 @@ MAX_SEED: Final = 2**64 - 1
 # Other tools' words for the same thing; never accepted, only explained.
 _RENAMED: Final = {
     "temp": "temperature",
+    "enable_thinking": "the keyword reasoning of chat",
+    "reasoning_effort": "the keyword reasoning of chat",
+    "thinking": "the keyword reasoning of chat",
+    "response_format": "json_schema here, or response_format of chat",
     "max_new_tokens": "max_tokens",
     "num_predict": "max_tokens",
     "n_predict": "max_tokens",
@@ -75,7 +79,7 @@ class SamplingParams:
     tokens of the prompt, which is then computed token by token.
     thinking_token_budget: tokens of a think block, after which it is closed with a short sentence.
     json_schema (a dict, JSON text or a pydantic class), regex, choice (a list of texts), grammar (Lark text): what the
-    answer must be, from its first token or after the think block; one of them. Needs `pip install "lily[grammar]"`.
+    answer must be, from its first token or after the think block; one of them. Needs the package llguidance.
     json_schema becomes JSON text.
 
     Raises TypeError for an unknown name or a wrong type, ValueError for a value out of range.
@@ -201,8 +205,12 @@ def _check_names(given: Iterable[str]) -> None:
         if name in known:
             continue
         near = _RENAMED.get(name) or next(iter(difflib.get_close_matches(name, known, n=1)), None)
-        hint = f"did you mean {near!r}?" if near else f"known are {', '.join(known)}"
+        hint = _hint(near) if near else f"known are {', '.join(known)}"
         raise TypeError(f"SamplingParams has no field {name!r}; {hint}")
+
+
+def _hint(near: str) -> str:
+    return f"use {near}" if " " in near else f"did you mean {near!r}?"
 
 
 def _check_number(
@@ -233,6 +241,8 @@ def _check_bool(name: str, value: bool) -> None:
 
 
 def _stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(stop, Iterable):
+        raise TypeError(f"stop must be a string or a list of strings, not {type(stop).__name__}")
     strings = (stop,) if isinstance(stop, str) else tuple(stop)
     for string in strings:
         if not isinstance(string, str):

@@ -301,7 +301,8 @@ def context_length_error(prompt_tokens: int, max_tokens: int, max_context: int) 
     """The error of a request that does not fit, with its numbers and what to change."""
     total = prompt_tokens + max_tokens
     return ContextLengthError(
-        f"{prompt_tokens} tokens and {max_tokens} more make {total}, but the context holds {max_context}; "
+        f"a prompt of {prompt_tokens} tokens and a completion of {max_tokens} make {total}, "
+        f"but the context holds {max_context}; "
         "shorten the prompt, lower max_tokens, or make the Engine with a larger max_context if memory allows",
         prompt_tokens=prompt_tokens,
         max_tokens=max_tokens,

@@ -183,7 +183,9 @@ def test_reasoning_as_a_budget(engine: Engine) -> None:
 
 
 def test_the_context_is_never_exceeded_in_silence(engine: Engine) -> None:
-    with pytest.raises(ContextLengthError, match=r"1024 tokens and 1 more make 1025.*holds 1024") as caught:
+    with pytest.raises(
+        ContextLengthError, match=r"prompt of 1024 tokens and a completion of 1 make 1025.*holds 1024"
+    ) as caught:
         engine.generate([1] * 1024)
     assert (caught.value.prompt_tokens, caught.value.max_tokens, caught.value.max_context) == (1024, 1, 1024)
     with pytest.raises(ContextLengthError, match=r"5 tokens and 1020"):

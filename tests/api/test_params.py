@@ -142,3 +142,14 @@ def test_structured_output_is_checked_when_it_is_given() -> None:
     ):
         with pytest.raises(error, match=match):
             SamplingParams(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["enable_thinking", "reasoning_effort"])
+def test_names_that_belong_to_chat(name):
+    with pytest.raises(TypeError, match=f"{name!r}; use the keyword reasoning of chat"):
+        SamplingParams(**{name: True})
+
+
+def test_stop_of_a_wrong_type():
+    with pytest.raises(TypeError, match="stop must be a string or a list of strings, not int"):
+        SamplingParams(stop=3)

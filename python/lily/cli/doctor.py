@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def add_parser(verbs: Verbs) -> None:
     parser = verbs.add_parser("doctor", help="describe the machine and, with --model, how a model runs on it")
-    add_engine_flags(parser, required=False)
+    add_engine_flags(parser, default_model=None)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=_run)
 

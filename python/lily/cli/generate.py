@@ -26,7 +26,7 @@ def add_parser(verbs: Verbs) -> None:
         description="Streams the text to stdout and a summary of the timing to stderr.",
     )
     parser.add_argument("prompt", nargs="?", default="-", help="text; - or nothing reads standard input")
-    add_engine_flags(parser, required=True)
+    add_engine_flags(parser, default_model="lily-nano")
     parser.add_argument("--chat", action="store_true", help="apply the chat template instead of completing the text")
     parser.add_argument("--system", metavar="TEXT", help="system message; needs --chat")
     parser.add_argument(
@@ -51,11 +51,18 @@ def _run(options: argparse.Namespace) -> int:
             print(json.dumps(_result(engine, options, prompt, params), ensure_ascii=False))
             return 0
         last: Chunk | ChatChunk | None = None
+        thinks = False
         for last in _chunks(engine, options, prompt, params):
             if isinstance(last, Chunk):
                 sys.stdout.write(last.text)
             else:
+                if last.reasoning and not thinks:
+                    sys.stderr.write("thinking: ")
+                elif last.content and thinks:
+                    sys.stderr.write("\n")
+                thinks = bool(last.reasoning) or (thinks and not last.content)
                 sys.stderr.write(last.reasoning)
+                sys.stderr.flush()
                 sys.stdout.write(last.content)
             sys.stdout.flush()
         print(flush=True)

@@ -22,8 +22,8 @@ _SAMPLING_FLAGS: dict[str, type] = {
 }
 
 
-def add_engine_flags(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    parser.add_argument("--model", required=required, help="folder, Hugging Face id, or lily-nano")
+def add_engine_flags(parser: argparse.ArgumentParser, *, default_model: str | None) -> None:
+    parser.add_argument("--model", default=default_model, help=f"folder or Hugging Face id; default: {default_model}")
     parser.add_argument("--revision", help="of a Hugging Face id")
     parser.add_argument("--device", default="auto", choices=get_args(DeviceName))
     parser.add_argument("--dtype", default="auto", choices=get_args(DtypeName))
