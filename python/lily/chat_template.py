@@ -180,13 +180,13 @@ def _override_source(override: str | Path) -> str:
     path = Path(override)
     if not path.is_file():
         raise ChatTemplateError(f"chat_template is neither Jinja text nor a file: {str(override)!r}")
-    return path.read_text(encoding="utf-8")
+    return path.read_text(encoding="utf-8-sig")
 
 
 def _checkpoint_source(folder: Path) -> str | None:
     path = folder / "chat_template.jinja"
     if path.exists():
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     value = read_tokenizer_config(folder).get("chat_template")
     if value is None or isinstance(value, str):
         return value

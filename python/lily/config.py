@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,10 +140,10 @@ class Fields:
         return value
 
     def positive(self, name: str) -> float:
-        """A finite number > 0."""
+        """A number > 0 within the range of float32."""
         value = self.values.get(name)
-        if not _is_number(value) or not 0 < value <= sys.float_info.max:
-            self.refuse(name, "a finite number > 0")
+        if not _is_number(value) or not 1e-37 < value < 1e38:
+            self.refuse(name, "a number from 1e-37 to 1e38")
         return float(value)
 
     def require(self, name: str, *allowed: object) -> None:

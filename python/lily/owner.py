@@ -80,6 +80,8 @@ class Request(Generic[Item, Result]):
         return self._read(item)
 
     def _read(self, item: Item | _Done[Result] | _Failed) -> Item:
+        if isinstance(item, (_Done, _Failed)):
+            self._queue.put(item)  # for another thread that may wait for the same end
         if isinstance(item, _Done):
             self._finished = True
             self._result = item.result

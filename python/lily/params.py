@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import json
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final, TypedDict
@@ -17,6 +16,10 @@ MAX_TOP_K: Final = 2**31 - 1
 # The device's table of a request has room for 1024 entries; min_tokens and tool_choice write theirs into it too.
 MAX_LOGIT_BIAS: Final = 900
 MAX_STOP_TOKEN_IDS: Final = 100
+MAX_STOP_LENGTH: Final = 4096  # characters; a stop string is compared at every token
+# The range of normal float32 numbers, in which the device samples.
+SMALLEST: Final = 1.2e-38
+LARGEST: Final = 3.4e38
 MAX_SEED: Final = 2**64 - 1
 
 # Other tools' words for the same thing; never accepted, only explained.
@@ -220,10 +223,11 @@ def _check_number(
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} must be a number, not {type(value).__name__}")
-    if not abs(value) <= sys.float_info.max or value < low or value > high or (low_open and value == low):
+    too_small = low_open and value < low + SMALLEST
+    if not abs(value) <= LARGEST or value < low or value > high or too_small:
         lowest = f"{'above' if low_open else 'at least'} {low:g}"
         highest = f" and at most {high:g}" if high < math.inf else ""
-        raise ValueError(f"{name} is {value}; it must be finite, {lowest}{highest}")
+        raise ValueError(f"{name} is {value}; it must be finite in float32, {lowest}{highest}")
 
 
 def _check_integer(name: str, value: int | None, *, low: int, high: int | None = None, optional: bool = True) -> None:
@@ -247,6 +251,12 @@ def _stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
     for string in strings:
         if not isinstance(string, str):
             raise TypeError(f"stop must be a string or a list of strings, not {string!r} in it")
+        if len(string) > MAX_STOP_LENGTH:
+            raise ValueError(
+                f"stop holds {len(string)} characters in one string; at most {MAX_STOP_LENGTH} are supported"
+            )
+        if not string.isprintable() and any("\ud800" <= c <= "\udfff" for c in string):
+            raise ValueError("stop holds a lone surrogate, which no text contains")
         if not string:
             raise ValueError("stop holds an empty string, which would end every completion at once")
     return strings
@@ -270,8 +280,8 @@ def _bias(logit_bias: Mapping[int, float]) -> dict[int, float]:
         _check_integer("each token id of logit_bias", token_id, low=0, optional=False)
         if isinstance(bias, bool) or not isinstance(bias, (int, float)):
             raise TypeError(f"logit_bias of token {token_id} must be a number, not {type(bias).__name__}")
-        if math.isnan(bias) or bias == math.inf:
-            raise ValueError(f"logit_bias of token {token_id} is {bias}; it must be finite or -inf")
+        if not (abs(bias) <= LARGEST or bias == -math.inf):
+            raise ValueError(f"logit_bias of token {token_id} is {bias}; it must be finite in float32, or -inf")
     return {token_id: float(bias) for token_id, bias in logit_bias.items()}
 
 

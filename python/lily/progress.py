@@ -24,7 +24,7 @@ class Progress:
 def wants_progress(option: ProgressOption) -> bool:
     """None means: when somebody is watching, in a terminal or a notebook."""
     if option is None:
-        return sys.stderr.isatty() or "ipykernel" in sys.modules
+        return (sys.stderr is not None and sys.stderr.isatty()) or "ipykernel" in sys.modules
     return option is not False
 
 

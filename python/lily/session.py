@@ -60,7 +60,7 @@ class Session:
         self._progress = progress
         self._cache = cache
         self._fingerprints = fingerprints
-        self._lock = threading.RLock()
+        self._lock = SessionLock()
         self._token_ids = array("I")
         self._has_logits = False
         timeline = timeline or owner.call(runtime.timeline)
@@ -258,6 +258,24 @@ def check_token_ids(token_ids: Sequence[int], vocab_size: int) -> NDArray[np.uin
         place = int(np.flatnonzero((ids < 0) | (ids >= vocab_size))[0])
         raise ValueError(f"token id {ids[place]} at place {place} is outside 0 .. {vocab_size - 1} (vocab_size)")
     return np.ascontiguousarray(ids, dtype=np.uint32)
+
+
+class SessionLock:
+    """One call at a time; a call from within a call, as a progress callback could make it, is refused."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holder: int | None = None
+
+    def __enter__(self) -> None:
+        if self._holder == threading.get_ident():
+            raise RuntimeError("the session is in use: a progress callback cannot call the session that it reports on")
+        self._lock.acquire()
+        self._holder = threading.get_ident()
+
+    def __exit__(self, *error: object) -> None:
+        self._holder = None
+        self._lock.release()
 
 
 @contextmanager

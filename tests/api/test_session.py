@@ -89,7 +89,7 @@ def test_bad_ids_and_lengths(engine: Engine) -> None:
             session.prefill([1] * 1025)
         assert session.num_computed_tokens == 0
         session.prefill([1] * 1024)
-        with pytest.raises(ContextLengthError, match="1024 tokens and 1 more"):
+        with pytest.raises(ContextLengthError, match="prompt of 1024 tokens and a completion of 1"):
             session.decode(1)
         assert session.num_computed_tokens == 1024 and "1024 of 1024" in repr(session)
 

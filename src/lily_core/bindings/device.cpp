@@ -24,8 +24,8 @@ using Array = nb::ndarray<nb::numpy, nb::c_contig, nb::device::cpu>;
 
 class BoundDevice {
  public:
-  BoundDevice(const std::string& name, const std::map<std::string, std::uint32_t>& sizes, double rms_norm_eps, std::uint32_t threads,
-              const std::string& debug)
+  BoundDevice(const std::string& name, const std::map<std::string, std::uint32_t>& sizes, double rms_norm_eps,
+              std::uint32_t threads, const std::string& debug)
       : device_(make_device(name, constants_from(sizes, static_cast<float>(rms_norm_eps)), {threads, debug})) {}
 
   std::string description() const { return device_->description(); }
@@ -77,10 +77,13 @@ void bind_device(nb::module_& m) {
       .def("kernel_names", &BoundDevice::kernel_names)
       .def("run", &BoundDevice::run, nb::arg("kernel"), nb::arg("args"), nb::arg("buffers"), nb::arg("extent"),
            nb::arg("ranges") = nb::none(),
-           nb::sig("def run(self, kernel: str, args: bytes, buffers: collections.abc.Sequence[numpy.typing.NDArray[numpy.generic]], "
-                   "extent: tuple[int, int, int], ranges: collections.abc.Sequence[tuple[int, int] | None] | None = None) -> None"),
-           "Runs one kernel. buffers: C-contiguous arrays in the order of the kernel's contract (docs/design/kernels.md); those that it "
-           "writes are updated in place. args: the argument struct's bytes. ranges: (offset, length) in bytes where less than a whole "
+           nb::sig(
+               "def run(self, kernel: str, args: bytes, buffers: collections.abc.Sequence[numpy.typing.NDArray[numpy.generic]], "
+               "extent: tuple[int, int, int], ranges: collections.abc.Sequence[tuple[int, int] | None] | None = None) -> None"),
+           "Runs one kernel. buffers: C-contiguous arrays in the order of the kernel's contract (docs/design/kernels.md); those "
+           "that it "
+           "writes are updated in place. args: the argument struct's bytes. ranges: (offset, length) in bytes where less than a "
+           "whole "
            "buffer is bound.");
 }
 

@@ -39,7 +39,8 @@ ModelConfig make_config(const std::string& family, const std::vector<std::string
   if (family != "qwen3_5_moe" && family != "qwen3_next") throw std::invalid_argument("unknown model family \"" + family + "\"");
   config.family = family == "qwen3_next" ? Family::kQwen3Next : Family::kQwen35Moe;
   for (const std::string& type : layer_types) {
-    if (type != "full_attention" && type != "linear_attention") throw std::invalid_argument("unknown layer type \"" + type + "\"");
+    if (type != "full_attention" && type != "linear_attention")
+      throw std::invalid_argument("unknown layer type \"" + type + "\"");
     config.is_full_attention.push_back(type == "full_attention");
   }
   config.num_hidden_layers = static_cast<std::uint32_t>(layer_types.size());
@@ -51,12 +52,12 @@ ModelConfig make_config(const std::string& family, const std::vector<std::string
   return config;
 }
 
-Sampling make_sampling(float temperature, float top_p, std::uint32_t top_k, float min_p, float presence_penalty, float frequency_penalty,
-                       float repetition_penalty, std::uint64_t seed, std::optional<std::uint32_t> logprobs,
-                       const std::vector<std::pair<std::uint32_t, float>>& bias) {
+Sampling make_sampling(float temperature, float top_p, std::uint32_t top_k, float min_p, float presence_penalty,
+                       float frequency_penalty, float repetition_penalty, std::uint64_t seed,
+                       std::optional<std::uint32_t> logprobs, const std::vector<std::pair<std::uint32_t, float>>& bias) {
   if (logprobs.value_or(0) > LILY_MAX_TOP_LOGPROBS)
-    throw std::invalid_argument("logprobs is " + std::to_string(*logprobs) + "; at most " + std::to_string(LILY_MAX_TOP_LOGPROBS) +
-                                " are supported");
+    throw std::invalid_argument("logprobs is " + std::to_string(*logprobs) + "; at most " +
+                                std::to_string(LILY_MAX_TOP_LOGPROBS) + " are supported");
   Sampling sampling;
   sampling.row.temperature = temperature;
   sampling.row.top_p = top_p;
@@ -175,12 +176,13 @@ LogitsView logits_view(BoundTimeline& bound) {
   const auto runtime = bound.runtime();
   const float* logits = runtime->logits(*bound.get());
   // The view keeps the runtime's memory alive.
-  nb::capsule owner(new std::shared_ptr<Runtime>(runtime), [](void* p) noexcept { delete static_cast<std::shared_ptr<Runtime>*>(p); });
+  nb::capsule owner(new std::shared_ptr<Runtime>(runtime),
+                    [](void* p) noexcept { delete static_cast<std::shared_ptr<Runtime>*>(p); });
   return LogitsView(logits, {runtime->config().vocab_size}, owner);
 }
 
-std::optional<SampleResult> prefill(const BoundRuntime& bound, BoundTimeline& bound_timeline, const Words& token_ids, bool wants_logits,
-                                    const Sampling* sampling, const CancelFlag* cancel) {
+std::optional<SampleResult> prefill(const BoundRuntime& bound, BoundTimeline& bound_timeline, const Words& token_ids,
+                                    bool wants_logits, const Sampling* sampling, const CancelFlag* cancel) {
   const auto runtime = runtime_of(bound, bound_timeline);
   const auto timeline = bound_timeline.get();
   const nb::gil_scoped_release release;
@@ -298,7 +300,8 @@ void load_state(const BoundTimeline& bound, std::uint32_t num_tokens, const Floa
   fill_from(host.recurrent_state, recurrent_state, "recurrent_state");
   fill_from(host.conv_state, conv_state, "conv_state");
   if (kv.size() != host.kv.size())
-    throw std::invalid_argument("kv has " + std::to_string(kv.size()) + " layers; this model needs " + std::to_string(host.kv.size()));
+    throw std::invalid_argument("kv has " + std::to_string(kv.size()) + " layers; this model needs " +
+                                std::to_string(host.kv.size()));
   for (std::size_t layer = 0; layer < kv.size(); ++layer) fill_from(host.kv[layer], kv[layer], "kv");
   std::vector<float> row;
   if (logits) fill_from((row.resize(runtime->config().vocab_size), row), *logits, "logits");
@@ -351,7 +354,8 @@ void bind_sampling(nb::module_& m) {
 
   nb::class_<SampleResult>(m, "SampleResult", "A drawn token.")
       .def_ro("token_id", &SampleResult::token_id)
-      .def_ro("logprob", &SampleResult::logprob, "Log-softmax of the raw logits, in nats; meaningful when logprobs were asked for.")
+      .def_ro("logprob", &SampleResult::logprob,
+              "Log-softmax of the raw logits, in nats; meaningful when logprobs were asked for.")
       .def_prop_ro(
           "top_logprobs",
           [](const SampleResult& r) {
@@ -396,7 +400,8 @@ void bind_runtime(nb::module_& m) {
 
   nb::class_<BoundTimeline>(m, "Timeline", "One sequence of tokens and its state.")
       .def_prop_ro("num_tokens", [](BoundTimeline& t) { return t.get()->num_tokens; })
-      .def_prop_ro("logits", &logits_view, nb::rv_policy::automatic, nb::for_getter(nb::sig("def logits(self) -> numpy.typing.NDArray[numpy.float32]")),
+      .def_prop_ro("logits", &logits_view, nb::rv_policy::automatic,
+                   nb::for_getter(nb::sig("def logits(self) -> numpy.typing.NDArray[numpy.float32]")),
                    "float32 [vocab_size], read-only and without a copy: valid until the timeline's next step.")
       .def("snapshot", &keep_snapshot,
            "Keeps the state after num_tokens tokens, shared and not copied. MemoryLimitError when snapshots hold all they may.")
@@ -433,22 +438,25 @@ void bind_runtime(nb::module_& m) {
             const nb::gil_scoped_release release;
             runtime->set_token_mask(*timeline, mask ? std::optional(span_of(*mask)) : std::nullopt);
           },
-          "mask"_a = nb::none(), nb::sig("def set_token_mask(self, mask: numpy.typing.NDArray[numpy.uint32] | None = None) -> None"),
+          "mask"_a = nb::none(),
+          nb::sig("def set_token_mask(self, mask: numpy.typing.NDArray[numpy.uint32] | None = None) -> None"),
           "uint32 [ceil(vocab_size / 32)]: bit v % 32 of word v // 32 says that token v may be drawn; None: all.")
       .def("close", &BoundTimeline::close);
 
   nb::class_<BoundRuntime>(m, "Runtime", "A loaded model.")
-      .def("__init__",
-           [](BoundRuntime* self, const std::string& folder, const ModelConfig& config, const std::string& device,
-              const std::string& dtype, std::optional<std::uint32_t> max_context, std::uint32_t model_context,
-              std::uint64_t memory_limit, std::optional<std::uint64_t> prefix_cache_bytes, std::uint32_t threads,
-              const std::string& debug, const std::optional<std::function<void(std::uint64_t, std::uint64_t)>>& progress) {
-             new (self) BoundRuntime(folder, config, {device, dtype, max_context, model_context, memory_limit, prefix_cache_bytes,
-                                                   {threads, debug}}, progress);
-           },
-           "folder"_a, "config"_a, nb::kw_only(), "device"_a = "auto", "dtype"_a = "auto", "max_context"_a = nb::none(),
-           "model_context"_a = 0, "memory_limit"_a, "prefix_cache_bytes"_a = nb::none(),
-           "threads"_a = 0, "debug"_a = "", "progress"_a = nb::none())
+      .def(
+          "__init__",
+          [](BoundRuntime* self, const std::string& folder, const ModelConfig& config, const std::string& device,
+             const std::string& dtype, std::optional<std::uint32_t> max_context, std::uint32_t model_context,
+             std::uint64_t memory_limit, std::optional<std::uint64_t> prefix_cache_bytes, std::uint32_t threads,
+             const std::string& debug, const std::optional<std::function<void(std::uint64_t, std::uint64_t)>>& progress) {
+            new (self) BoundRuntime(
+                folder, config, {device, dtype, max_context, model_context, memory_limit, prefix_cache_bytes, {threads, debug}},
+                progress);
+          },
+          "folder"_a, "config"_a, nb::kw_only(), "device"_a = "auto", "dtype"_a = "auto", "max_context"_a = nb::none(),
+          "model_context"_a = 0, "memory_limit"_a, "prefix_cache_bytes"_a = nb::none(), "threads"_a = 0, "debug"_a = "",
+          "progress"_a = nb::none())
       .def_prop_ro("device", [](const BoundRuntime& r) { return r.get()->device_name(); })
       .def_prop_ro("device_description", [](const BoundRuntime& r) { return r.get()->device_description(); })
       .def_prop_ro("dtype", [](const BoundRuntime& r) { return r.get()->dtype(); })
@@ -469,9 +477,11 @@ void bind_runtime(nb::module_& m) {
                    "sampling: Sampling | None = None, cancel: CancelFlag | None = None) -> SampleResult | None"),
            "Extends the timeline by one chunk of 1 to max_chunk_tokens tokens. On any error the timeline is as before.")
       .def("decode", &decode, "timelines"_a, "token_ids"_a.none(), nb::kw_only(), "sampling"_a.none() = nb::none(),
-           nb::sig("def decode(self, timelines: collections.abc.Sequence[Timeline], token_ids: collections.abc.Sequence[int] | None, *, "
+           nb::sig("def decode(self, timelines: collections.abc.Sequence[Timeline], token_ids: collections.abc.Sequence[int] | "
+                   "None, *, "
                    "sampling: collections.abc.Sequence[Sampling | None] | None = None) -> list[SampleResult | None]"),
-           "Appends one token to each of up to max_step_rows timelines. Without token ids each continues with the token drawn last.")
+           "Appends one token to each of up to max_step_rows timelines. Without token ids each continues with the token drawn "
+           "last.")
       .def("close", &BoundRuntime::close, "Frees the model's memory, once no view of its logits is left.");
 }
 

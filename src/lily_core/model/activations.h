@@ -1,4 +1,5 @@
-// What kernels pass to each other within a program, for up to `rows` rows. Both programs use the same buffers: they never run at once.
+// What kernels pass to each other within a program, for up to `rows` rows. Both programs use the same buffers: they never run at
+// once.
 #pragma once
 
 #include <cstdint>

@@ -163,8 +163,13 @@ void Checkpoint::finish() const {
 
 std::uint64_t Checkpoint::remaining_bytes() const {
   std::uint64_t total = 0;
-  for (const auto& [name, entry] : tensors_)
-    if (!entry.used) total += entry.tensor->length();
+  for (const auto& [name, entry] : tensors_) {
+    if (entry.used) continue;
+    // Vectors are widened to f32; codes and their pairs are not, as a rule.
+    const TensorSource& tensor = *entry.tensor;
+    const bool kept = tensor.dtype() == Dtype::kU32 || name.ends_with(".scales") || name.ends_with(".biases");
+    total += kept ? tensor.length() : tensor.length() / size_of(tensor.dtype()) * 4;
+  }
   return total;
 }
 

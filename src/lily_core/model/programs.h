@@ -27,8 +27,8 @@ struct Model {
 // One step of `rows` rows whose positions are below `bucket`.
 Program decode_program(Device& device, const Model& model, std::uint32_t rows, std::uint32_t bucket);
 
-// One chunk of `rows` tokens of one timeline; a segment per layer, so the host may cancel in between. Row 0 of `step` is the chunk.
-// With `wants_logits` the last token goes through the head and the sampler; row 1 of `step` is that token.
+// One chunk of `rows` tokens of one timeline; a segment per layer, so the host may cancel in between. Row 0 of `step` is the
+// chunk. With `wants_logits` the last token goes through the head and the sampler; row 1 of `step` is that token.
 Program prefill_program(Device& device, const Model& model, std::uint32_t rows, bool wants_logits);
 
 // The head and the sampler, shared by both programs: `step` is where the rows' StepRows start, `x` their residual stream.

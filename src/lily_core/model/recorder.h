@@ -44,7 +44,8 @@ class Recorder {
 
  private:
   template <typename Args>
-  void record(std::string_view op, std::string_view suffix, const Args& args, std::initializer_list<Binding> bindings, Extent extent) {
+  void record(std::string_view op, std::string_view suffix, const Args& args, std::initializer_list<Binding> bindings,
+              Extent extent) {
     std::string name(op);
     std::vector<Range> ranges;
     for (const Binding& binding : bindings) {

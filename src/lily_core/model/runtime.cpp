@@ -17,7 +17,9 @@ constexpr std::uint32_t kDefaultContext = 262'144;  // when neither the caller n
 constexpr std::uint32_t kMaxKeptSlots = 4096;
 constexpr std::size_t kMaxPrograms = 24;
 
-std::uint32_t pages_for(std::uint64_t tokens) { return static_cast<std::uint32_t>((tokens + LILY_PAGE_TOKENS - 1) / LILY_PAGE_TOKENS); }
+std::uint32_t pages_for(std::uint64_t tokens) {
+  return static_cast<std::uint32_t>((tokens + LILY_PAGE_TOKENS - 1) / LILY_PAGE_TOKENS);
+}
 
 // Positions of the step program's attention: 256, 512, 1024, …
 std::uint32_t bucket_for(std::uint64_t context) {
@@ -64,7 +66,8 @@ Runtime::Recorded& Runtime::ProgramCache::get(const Key& key, const std::functio
   return entries_.front().second;
 }
 
-Runtime::Runtime(const std::string& folder, const ModelConfig& config, const RuntimeOptions& options, const LoadProgress& progress)
+Runtime::Runtime(const std::string& folder, const ModelConfig& config, const RuntimeOptions& options,
+                 const LoadProgress& progress)
     : config_(config), checkpoint_(folder) {
   if (options.dtype != "auto" && options.dtype != dtype())
     throw std::invalid_argument("dtype \"" + options.dtype + "\" is not available; use \"" + dtype() + "\" or \"auto\"");
@@ -103,7 +106,8 @@ MemoryPlan Runtime::plan_memory(const RuntimeOptions& options, std::uint64_t wei
                                     : "Raise memory_limit to at least " + std::to_string(least + page) + " bytes") +
                                smaller_cache + ".");
   }
-  // State of more timelines takes up to a quarter of what is left, snapshots another; pages the rest, as far as they could be used.
+  // State of more timelines takes up to a quarter of what is left, snapshots another; pages the rest, as far as they could be
+  // used.
   const std::uint64_t rest = options.memory_limit - required;
   state.num_timelines = static_cast<std::uint32_t>(std::min<std::uint64_t>(kMaxTimelines, kMinTimelines + rest / 4 / timeline));
   if (options.prefix_cache_bytes.value_or(0) && *options.prefix_cache_bytes < slot + page)
@@ -148,14 +152,16 @@ Runtime::Recorded& Runtime::prefill_recorded(std::uint32_t rows, bool wants_logi
 
 ProgramStats Runtime::decode_stats(std::uint32_t context) {
   if (context == 0 || context > plan_.max_context)
-    throw std::invalid_argument("context " + std::to_string(context) + " is outside of 1 to " + std::to_string(plan_.max_context));
+    throw std::invalid_argument("context " + std::to_string(context) + " is outside of 1 to " +
+                                std::to_string(plan_.max_context));
   const auto turn = take_turn();
   return decode_recorded(1, context).stats;
 }
 
 ProgramStats Runtime::prefill_stats(std::uint32_t rows) {
   if (rows == 0 || rows > kMaxChunkTokens)
-    throw std::invalid_argument("a prefill chunk has 1 to " + std::to_string(kMaxChunkTokens) + " tokens, not " + std::to_string(rows));
+    throw std::invalid_argument("a prefill chunk has 1 to " + std::to_string(kMaxChunkTokens) + " tokens, not " +
+                                std::to_string(rows));
   const auto turn = take_turn();
   return prefill_recorded(rows, true).stats;
 }
@@ -352,7 +358,8 @@ std::vector<std::optional<SampleResult>> Runtime::decode(std::span<Timeline* con
   const auto turn = take_turn();
   const auto rows = static_cast<std::uint32_t>(timelines.size());
   if (timelines.empty() || timelines.size() > kMaxStepRows)
-    throw std::invalid_argument("a step has 1 to " + std::to_string(kMaxStepRows) + " timelines, not " + std::to_string(timelines.size()));
+    throw std::invalid_argument("a step has 1 to " + std::to_string(kMaxStepRows) + " timelines, not " +
+                                std::to_string(timelines.size()));
   if ((token_ids && token_ids->size() != rows) || samplings.size() != rows)
     throw std::invalid_argument("timelines, token ids and samplings of a step differ in number");
   if (std::set<Timeline*>(timelines.begin(), timelines.end()).size() != rows)
@@ -403,7 +410,8 @@ void Runtime::set_token_mask(Timeline& timeline, std::optional<std::span<const s
   if (!words) return;
   const std::size_t row_words = (config_.vocab_size + 31) / 32;
   if (words->size() != row_words)
-    throw std::invalid_argument("a token mask has " + std::to_string(row_words) + " words of 32 tokens, not " + std::to_string(words->size()));
+    throw std::invalid_argument("a token mask has " + std::to_string(row_words) + " words of 32 tokens, not " +
+                                std::to_string(words->size()));
   std::ranges::copy(*words, io_->mask.rows().begin() + std::ptrdiff_t(timeline.row * row_words));
 }
 
@@ -412,7 +420,8 @@ std::span<float> Runtime::logits_rows() const {
 }
 
 const float* Runtime::logits(const Timeline& timeline) const {
-  if (!timeline.has_logits) throw std::logic_error("there are no logits: the timeline's last call failed or did not compute them");
+  if (!timeline.has_logits)
+    throw std::logic_error("there are no logits: the timeline's last call failed or did not compute them");
   return logits_rows().data() + std::size_t{timeline.row} * config_.vocab_size;
 }
 

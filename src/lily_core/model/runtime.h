@@ -102,14 +102,15 @@ class Runtime {
   // drawn token only where nothing ran.
   std::optional<SampleResult> prefill(Timeline& timeline, std::span<const std::uint32_t> token_ids, bool wants_logits,
                                       const Sampling* sampling, const CancelFlag* cancel);
-  // Appends one token to each timeline, computes its logits and, where `samplings` says how, draws the next one. Without token ids
-  // each timeline continues with the token drawn last. Errors as above, and then the same of every timeline.
+  // Appends one token to each timeline, computes its logits and, where `samplings` says how, draws the next one. Without token
+  // ids each timeline continues with the token drawn last. Errors as above, and then the same of every timeline.
   std::vector<std::optional<SampleResult>> decode(std::span<Timeline* const> timelines,
                                                   std::optional<std::span<const std::uint32_t>> token_ids,
                                                   std::span<const Sampling* const> samplings);
 
   // Tokens for the penalties, and which tokens may be drawn (one bit each, none: all): per timeline, until set again.
-  void set_token_counts(const Timeline& timeline, std::span<const std::uint32_t> prompt_ids, std::span<const std::uint32_t> output_ids);
+  void set_token_counts(const Timeline& timeline, std::span<const std::uint32_t> prompt_ids,
+                        std::span<const std::uint32_t> output_ids);
   void set_token_mask(Timeline& timeline, std::optional<std::span<const std::uint32_t>> words);
 
   // Logits after the timeline's last token, [V] f32; overwritten by its next step. Throws std::logic_error when there are none.
@@ -143,7 +144,8 @@ class Runtime {
   static void check_open(const Timeline& timeline);
   void check_room(const Timeline& timeline, std::uint32_t num_tokens) const;
   void check_token_ids(std::span<const std::uint32_t> token_ids) const;
-  void write_step_row(std::uint32_t row, const Timeline& timeline, std::uint32_t position, bool wants_logits, const Sampling* sampling);
+  void write_step_row(std::uint32_t row, const Timeline& timeline, std::uint32_t position, bool wants_logits,
+                      const Sampling* sampling);
   void run(Recorded& recorded, const CancelFlag* cancel);
   std::span<float> logits_rows() const;  // [timelines, V]
   std::optional<SampleResult> result_of(const Timeline& timeline, const Sampling* sampling);

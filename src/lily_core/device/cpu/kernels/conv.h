@@ -43,7 +43,9 @@ struct ConvChannels {
 static inline float log_decay(float A_log, float a, float dt_bias) {
   const float x = a + dt_bias;
   const float softplus = (x > 0 ? x : 0.0f) + std::log1p(std::exp(-std::fabs(x)));
-  return -std::exp(A_log) * softplus;
+  // Bounded, so that sums of decays stay finite whatever the weights hold: e^-1000 is 0 in any case.
+  const float decay = std::exp(A_log) * softplus;
+  return decay > 1000.0f ? -1000.0f : -decay;
 }
 
 }  // namespace lily::cpu::LILY_ISA
