@@ -188,7 +188,7 @@ def test_the_context_is_never_exceeded_in_silence(engine: Engine) -> None:
     ) as caught:
         engine.generate([1] * 1024)
     assert (caught.value.prompt_tokens, caught.value.max_tokens, caught.value.max_context) == (1024, 1, 1024)
-    with pytest.raises(ContextLengthError, match=r"5 tokens and 1020"):
+    with pytest.raises(ContextLengthError, match=r"prompt of 5 tokens and a completion of 1020"):
         engine.stream([1] * 5, max_tokens=1020)
     full = engine.generate([1] * 1016, ignore_eos=True)
     assert full.usage.total_tokens == 1024 and full.finish_reason == "length"

@@ -167,7 +167,8 @@ std::uint64_t Checkpoint::remaining_bytes() const {
     if (entry.used) continue;
     // Vectors are widened to f32; codes and their pairs are not, as a rule.
     const TensorSource& tensor = *entry.tensor;
-    const bool kept = tensor.dtype() == Dtype::kU32 || name.ends_with(".scales") || name.ends_with(".biases");
+    const bool kept = tensor.dtype() == Dtype::kU32 || tensor.dtype() == Dtype::kOther || name.ends_with(".scales") ||
+                      name.ends_with(".biases");
     total += kept ? tensor.length() : tensor.length() / size_of(tensor.dtype()) * 4;
   }
   return total;
