@@ -168,7 +168,7 @@ class Session:
             timeline = self._open_timeline()
             if not self._token_ids:
                 raise ValueError("this session has no tokens to save: call prefill or decode first")
-            logits = self.logits.copy() if self._has_logits else None
+            logits = self._owner.call(lambda: timeline.logits.copy()) if self._has_logits else None
             recurrent_state, conv_state, kv = self._owner.call(timeline.read_state)
             file = StateFile(
                 token_ids=np.array(self._token_ids, np.uint32),

@@ -71,7 +71,6 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
-        (["generate", "x"], 2, "--model"),
         (["nonsense"], 2, "invalid choice"),
         ([], 2, "VERB"),
         (["generate", *NANO, "--system", "s", "x"], 2, "need --chat"),

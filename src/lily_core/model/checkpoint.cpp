@@ -163,6 +163,13 @@ void Checkpoint::finish() const {
 
 std::uint64_t Checkpoint::remaining_bytes() const {
   std::uint64_t total = 0;
+  for (const auto& [name, entry] : tensors_)
+    if (!entry.used) total += entry.tensor->length();
+  return total;
+}
+
+std::uint64_t Checkpoint::held_bytes() const {
+  std::uint64_t total = 0;
   for (const auto& [name, entry] : tensors_) {
     if (entry.used) continue;
     // Vectors are widened to f32; codes and their pairs are not, as a rule.

@@ -35,7 +35,8 @@ class Checkpoint {
   void finish() const;
 
   std::uint64_t skipped_bytes() const { return skipped_bytes_; }
-  std::uint64_t remaining_bytes() const;  // that tensors neither taken nor skipped so far will need on a device
+  std::uint64_t remaining_bytes() const;  // of tensors neither taken nor skipped so far
+  std::uint64_t held_bytes() const;       // that these will need on a device
 
  private:
   struct Entry {

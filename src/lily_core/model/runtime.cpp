@@ -72,7 +72,7 @@ Runtime::Runtime(const std::string& folder, const ModelConfig& config, const Run
   if (options.dtype != "auto" && options.dtype != dtype())
     throw std::invalid_argument("dtype \"" + options.dtype + "\" is not available; use \"" + dtype() + "\" or \"auto\"");
   // Before loading, by the bytes of the files; then, since some tensors are widened, by what the weights really take.
-  plan_ = plan_memory(options, checkpoint_.remaining_bytes());
+  plan_ = plan_memory(options, checkpoint_.held_bytes());
   config_.max_pages = pages_for(plan_.max_context);
   device_ = make_device(options.device == "auto" ? "cpu" : options.device, config_, options.device_options);
   weights_ = load_weights(checkpoint_, config_, *device_, progress);
