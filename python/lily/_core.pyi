@@ -75,7 +75,7 @@ class Snapshot:
     ) -> tuple[
         numpy.typing.NDArray[numpy.float32],
         numpy.typing.NDArray[numpy.float32],
-        list[numpy.typing.NDArray[numpy.float32]],
+        list[numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.float16]],
     ]: ...
 
 class Timeline:
@@ -92,14 +92,14 @@ class Timeline:
     ) -> tuple[
         numpy.typing.NDArray[numpy.float32],
         numpy.typing.NDArray[numpy.float32],
-        list[numpy.typing.NDArray[numpy.float32]],
+        list[numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.float16]],
     ]: ...
     def load_state(
         self,
         num_tokens: int,
         recurrent_state: numpy.typing.NDArray[numpy.float32],
         conv_state: numpy.typing.NDArray[numpy.float32],
-        kv: Sequence[numpy.typing.NDArray[numpy.float32]],
+        kv: Sequence[numpy.typing.NDArray[numpy.float32] | numpy.typing.NDArray[numpy.float16]],
         logits: numpy.typing.NDArray[numpy.float32] | None = None,
     ) -> None: ...
     def reset(self) -> None: ...

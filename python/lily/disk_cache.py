@@ -32,7 +32,7 @@ _MAX_WAITING: Final = 2  # snapshots in memory on their way to the disk
 
 _log: Final = logging.getLogger("lily")
 TokenIds = NDArray[np.uint32]
-State = tuple[NDArray[np.float32], NDArray[np.float32], list[NDArray[np.float32]]]
+State = tuple[NDArray[np.float32], NDArray[np.float32], list[NDArray[np.float32] | NDArray[np.float16]]]
 
 
 class DiskCache:

@@ -27,9 +27,10 @@ TEMPORARY: Final = ".partial"  # end of the names of files that are being writte
 _START: Final = b'{"__metadata__":{"checksum":"'
 _NO_CHECKSUM: Final = b"0" * 64
 _CHECKSUM_OFFSET: Final = 8 + len(_START)
-_DTYPES: Final[dict[str, np.dtype[Any]]] = {"F32": np.dtype("<f4"), "U32": np.dtype("<u4")}
+_DTYPES: Final[dict[str, np.dtype[Any]]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "U32": np.dtype("<u4")}
 
 Floats = NDArray[np.float32]
+Halves = NDArray[np.float16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +38,14 @@ class StateFile:
     """What a file holds: tokens [n], the state after them, and the logits [V] after the last one, if there are any.
 
     recurrent_state: [linear layers, Hv, dk, dv]; conv_state: [linear layers, 3, C]; kv: per attention layer
-    [2, Hkv, n, D]; all float32. fingerprints: of all that the state depends on, by name.
+    [2, Hkv, n, D]; all float32, kv float16 where the engine keeps it so. fingerprints: of all that the state depends
+    on, by name.
     """
 
     token_ids: NDArray[np.uint32]
     recurrent_state: Floats
     conv_state: Floats
-    kv: Sequence[Floats]
+    kv: Sequence[Floats | Halves]
     logits: Floats | None
     fingerprints: Mapping[str, str]
 
@@ -99,10 +101,14 @@ class StateFile:
             token_ids=tensors["token_ids"].view(np.uint32),
             recurrent_state=tensors["recurrent_state"].view(np.float32),
             conv_state=tensors["conv_state"].view(np.float32),
-            kv=[tensors[f"kv.{layer}"].view(np.float32) for layer in range(num_layers)],
+            kv=[_floats(tensors[f"kv.{layer}"]) for layer in range(num_layers)],
             logits=tensors["logits"].view(np.float32) if "logits" in tensors else None,
             fingerprints=fingerprints,
         )
+
+
+def _floats(values: NDArray[np.generic]) -> Floats | Halves:
+    return values.view(np.float16) if values.dtype == np.float16 else values.view(np.float32)
 
 
 def snapshot_error(path: Path, reason: str) -> SnapshotError:

@@ -1,12 +1,15 @@
 """What every kernel test needs: model sizes, packed arguments and rows, quantised weights, the error measure."""
 
+import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from lily import _core
 
 Array = NDArray[Any]
 FORMATS = ("q4g64", "q4g64w", "q8g64", "q8g64w")
@@ -47,8 +50,54 @@ SAMPLE_BLOCK = np.dtype([("raw_max", "<f4"), ("raw_sum", "<f4"), ("best", "<f4")
 EXPERT_BLOCK = np.dtype([("expert", "<u4"), ("begin", "<u4"), ("end", "<u4")])
 FLAGS = np.dtype([("abort", "<u4"), ("nan", "<u4")])
 
-# A device under test: run(kernel, sizes, args, buffers, extent) updates the buffers that the kernel writes.
-Run = Callable[[str, Mapping[str, int], bytes, Sequence[Array], tuple[int, int, int]], None]
+# Bound ranges that hold halves, by the activation part of a kernel's name (docs/design/kernels.md, "Precision").
+HALVES: dict[str, dict[str, set[int]]] = {
+    "f32": {},
+    "i16": {"attn_prep": {8}, "attn_prep_tile": {8}, "attn_split": {3}, "attn_prefill": {4}},
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A device under test, in one of its precisions."""
+
+    device: str  # "cpu"
+    debug: str  # its debug switches
+    activation: str  # "f32", "i16"
+    devices: dict[frozenset[tuple[str, int]], _core.Device] = field(default_factory=dict)  # by their sizes
+    ran: set[str] = field(default_factory=set)  # names of the kernels
+
+    def __call__(
+        self, kernel: str, sizes: Mapping[str, int], args: bytes, buffers: Sequence[Array], extent: tuple[int, int, int]
+    ) -> None:
+        """Run one dispatch and update the buffers that it writes. `kernel` is the float32 form's name; buffers are
+        given as float32 and rounded where this precision keeps halves."""
+        form = "_tile" if kernel.endswith("_tile") else ""
+        stem = kernel.removesuffix(form).removesuffix("_f32")
+        name = f"{stem}_{self.activation}{form}"
+        op = re.sub(r"_q\d+g64w?", "", stem) + form
+        key = frozenset(sizes.items())
+        if key not in self.devices:
+            self.devices[key] = _core.Device(self.device, sizes=sizes, rms_norm_eps=EPS, threads=2, debug=self.debug)
+        halves = HALVES[self.activation].get(op, set())
+        # The binding takes plain numbers: table rows go as their bytes.
+        plain = [
+            buffer.astype(np.float16) if i in halves else buffer.view(np.uint8) if buffer.dtype.names else buffer
+            for i, buffer in enumerate(buffers)
+        ]
+        self.devices[key].run(name, args, plain, extent)
+        self.ran.add(name)
+        for i in halves:
+            if buffers[i].flags.writeable:
+                buffers[i][...] = plain[i]
+
+    def rounded(self, values: Array) -> Array:
+        """float32 values that this precision can hold: inputs whose rounding must not count as an error."""
+        return values if self.activation == "f32" else values.astype(np.float16).astype(np.float32)
+
+    def bound(self, float32: float, half: float = 5e-4) -> float:
+        """The bound of this precision. docs/design/model.md, section 6: half is that of float16 operands."""
+        return float32 if self.activation == "f32" else half
 
 
 def pack(*fields: int) -> bytes:

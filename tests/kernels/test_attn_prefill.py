@@ -38,13 +38,14 @@ def check(run: Run, sizes: Mapping[str, int], m: int, position: int, score_scale
     heads, kv_heads, width = (sizes[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim"))
     q, gate = normal(rng, m, heads, width, scale=score_scale), normal(rng, m, heads, width)
     k, v = normal(rng, position + m, kv_heads, width), normal(rng, position + m, kv_heads, width)
+    q, gate, k, v = (run.rounded(values) for values in (q, gate, k, v))
     layer = sizes["num_attention_layers"] - 1
     table, pool = paged(rng, sizes, k, v, layer)
     y = unwritten(m, heads, width)
     step = step_rows(1, position=position, page_row=PAGE_ROW)
     run("attn_prefill_f32", sizes, pack(m, layer), [step, q, gate, table, pool, y], (kv_heads, m, 1))
     expected = attend(q, gate, k, v, position)
-    assert rms_ratio(y, expected) < BUDGET
+    assert rms_ratio(y, expected) < run.bound(BUDGET)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -53,7 +53,7 @@ def test_embed(run: Run, rng, form, tile):
         step = step_rows(rows, token_slot=np.arange(rows)[::-1])
         run(f"embed_{form}_f32", sizes, pack(rows), [step, tokens, *weight.ranges, x], (rows, 1, 1))
         tokens = tokens[::-1]
-    assert rms_ratio(x, weight.dense[tokens]) < 2e-7
+    assert rms_ratio(x, weight.dense[tokens]) < run.bound(2e-7)
 
 
 def test_embed_by_hand(run: Run):
@@ -78,7 +78,7 @@ def test_gdn_in(run: Run, rng, form, sizes, rows):
     reference = norm(x, gain) @ weight.dense.T
     parts = np.split(reference, [channels, channels + heads * dv], axis=1)
     for got, part in zip((qkv, z, ba), parts, strict=True):
-        assert rms_ratio(got, part) < PRODUCT
+        assert rms_ratio(got, part) < run.bound(PRODUCT)
 
 
 @each_format
@@ -93,7 +93,7 @@ def test_attn_in(run: Run, rng, form, sizes, rows):
     run(f"attn_in_{form}_f32", sizes, pack(rows), buffers, (len(weight.dense), rows, 1))
     reference = norm(x, gain) @ weight.dense.T
     for got, part in zip(outputs, np.split(reference, [q, 2 * q, 2 * q + kv], axis=1), strict=True):
-        assert rms_ratio(got, part) < PRODUCT
+        assert rms_ratio(got, part) < run.bound(PRODUCT)
 
 
 @each_format
@@ -105,7 +105,7 @@ def test_gdn_out(run: Run, rng, form, sizes, rows):
     x = normal(rng, rows, width)
     reference = x + gated_norm(o, z, gain).reshape(rows, -1) @ weight.dense.T
     run(f"gdn_out_{form}_f32", sizes, pack(rows), [o, z, gain, *weight.ranges, x], (width, rows, 1))
-    assert rms_ratio(x, reference) < PRODUCT
+    assert rms_ratio(x, reference) < run.bound(PRODUCT)
 
 
 @each_format
@@ -116,7 +116,7 @@ def test_attn_out(run: Run, rng, form, sizes, rows):
     y, x = normal(rng, rows, columns), normal(rng, rows, width)
     reference = x + y.astype(np.float64) @ weight.dense.T
     run(f"attn_out_{form}_f32", sizes, pack(rows), [y, *weight.ranges, x], (width, rows, 1))
-    assert rms_ratio(x, reference) < PRODUCT
+    assert rms_ratio(x, reference) < run.bound(PRODUCT)
 
 
 @each_format
@@ -127,7 +127,7 @@ def test_every_number_of_rows_and_prime_numbers_of_weight_rows(run: Run, rng, fo
     weight = random_weight(rng, form, 67, columns)
     y, x = normal(rng, rows, columns), np.zeros((rows, 67), np.float32)
     run(f"attn_out_{form}_f32", sizes, pack(rows), [y, *weight.ranges, x], (67, rows, 1))
-    assert rms_ratio(x, y.astype(np.float64) @ weight.dense.T) < PRODUCT
+    assert rms_ratio(x, y.astype(np.float64) @ weight.dense.T) < run.bound(PRODUCT)
 
 
 @each_format
@@ -139,7 +139,7 @@ def test_a_row_does_not_depend_on_its_neighbours(run: Run, rng, form):
     for row in range(8):
         alone = np.zeros((1, 64), np.float32)
         run(f"attn_out_{form}_f32", NANO, pack(1), [y[row : row + 1], *weight.ranges, alone], (64, 1, 1))
-        assert rms_ratio(together[row], alone[0]) < 5e-7
+        assert rms_ratio(together[row], alone[0]) < run.bound(5e-7)
 
 
 @each_format
@@ -152,8 +152,10 @@ def test_router(run: Run, rng, form, sizes, rows):
     buffers = [x, gain, *weight.ranges, logits, shared_gate]
     run(f"router_{form}_f32", sizes, pack(rows), buffers, (experts + 1, rows, 1))
     reference = norm(x, gain) @ weight.dense.T
-    assert rms_ratio(logits, reference[:, :experts]) < PRODUCT
-    assert rms_ratio(shared_gate, reference[:, experts]) < 1e-5  # few numbers: their largest error, not the rms
+    assert rms_ratio(logits, reference[:, :experts]) < run.bound(PRODUCT)
+    assert rms_ratio(shared_gate, reference[:, experts]) < run.bound(
+        1e-5
+    )  # few numbers: their largest error, not the rms
 
 
 @each_format
@@ -165,7 +167,7 @@ def test_shared_up(run: Run, rng, form, sizes, rows):
     hs = unwritten(rows, inner)
     buffers = [x, gain, *gate.ranges, *up.ranges, hs]
     run(f"shared_up_{form}_f32", sizes, pack(rows), buffers, (inner, rows, 1))
-    assert rms_ratio(hs, swiglu(norm(x, gain), gate.dense, up.dense)) < 3e-6
+    assert rms_ratio(hs, swiglu(norm(x, gain), gate.dense, up.dense)) < run.bound(3e-6)
 
 
 @each_format
@@ -179,7 +181,7 @@ def test_lm_head(run: Run, rng, form, vocab):
     run(f"lm_head_{form}_f32", sizes, pack(4), [step, x, gain, *weight.ranges, logits, flags], (vocab, 4, 1))
     reference = norm(x, gain) @ weight.dense.T
     for row, timeline in ((0, 2), (2, 0), (3, 1)):
-        assert rms_ratio(logits[timeline], reference[row]) < PRODUCT
+        assert rms_ratio(logits[timeline], reference[row]) < run.bound(PRODUCT)
     assert (logits[3:] == 7).all()  # rows nobody asked for keep what they had
     assert flags["nan"][0] == 0
 

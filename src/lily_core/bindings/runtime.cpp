@@ -232,6 +232,7 @@ std::map<std::string, std::uint64_t> state_use(const BoundRuntime& bound) {
 
 using Floats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
 using FloatArray = nb::ndarray<nb::numpy, float>;
+using KvArray = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 
 FloatArray to_array(std::vector<float> values, std::initializer_list<std::size_t> shape) {
   auto* owned = new std::vector<float>(std::move(values));
@@ -239,10 +240,19 @@ FloatArray to_array(std::vector<float> values, std::initializer_list<std::size_t
   return FloatArray(owned->data(), shape, owner);
 }
 
+nb::dlpack::dtype kv_dtype(const ModelConfig& c) {
+  return {static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float), static_cast<std::uint8_t>(8 * c.precision.kv_bytes), 1};
+}
+
+nb::ndarray<nb::numpy> to_kv_array(const ModelConfig& c, std::vector<std::byte> bytes, std::size_t num_tokens) {
+  auto* owned = new std::vector<std::byte>(std::move(bytes));
+  nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<std::byte>*>(p); });
+  return nb::ndarray<nb::numpy>(owned->data(), {2, c.num_key_value_heads, num_tokens, c.head_dim}, owner, {}, kv_dtype(c));
+}
+
 nb::tuple to_arrays(const ModelConfig& c, HostState host) {
   nb::list kv;
-  for (std::vector<float>& layer : host.kv)
-    kv.append(to_array(std::move(layer), {2, c.num_key_value_heads, host.num_tokens, c.head_dim}));
+  for (std::vector<std::byte>& layer : host.kv) kv.append(to_kv_array(c, std::move(layer), host.num_tokens));
   const auto recurrent_state = to_array(std::move(host.recurrent_state), {c.num_linear_layers, c.linear_num_value_heads,
                                                                           c.linear_key_head_dim, c.linear_value_head_dim});
   const auto conv_state =
@@ -294,7 +304,7 @@ void fill_from(std::vector<float>& target, const Floats& source, const char* nam
 }
 
 void load_state(const BoundTimeline& bound, std::uint32_t num_tokens, const Floats& recurrent_state, const Floats& conv_state,
-                const std::vector<Floats>& kv, const std::optional<Floats>& logits) {
+                const std::vector<KvArray>& kv, const std::optional<Floats>& logits) {
   const auto runtime = bound.runtime();
   HostState host = make_host_state(runtime->config(), num_tokens);
   fill_from(host.recurrent_state, recurrent_state, "recurrent_state");
@@ -302,7 +312,14 @@ void load_state(const BoundTimeline& bound, std::uint32_t num_tokens, const Floa
   if (kv.size() != host.kv.size())
     throw std::invalid_argument("kv has " + std::to_string(kv.size()) + " layers; this model needs " +
                                 std::to_string(host.kv.size()));
-  for (std::size_t layer = 0; layer < kv.size(); ++layer) fill_from(host.kv[layer], kv[layer], "kv");
+  for (std::size_t layer = 0; layer < kv.size(); ++layer) {
+    if (kv[layer].dtype() != kv_dtype(runtime->config()) || kv[layer].nbytes() != host.kv[layer].size())
+      throw std::invalid_argument("kv of layer " + std::to_string(layer) + " has " + std::to_string(kv[layer].nbytes()) +
+                                  " bytes of " + std::to_string(kv[layer].dtype().bits) + "-bit numbers; this model needs " +
+                                  std::to_string(host.kv[layer].size()) + " of " +
+                                  std::to_string(kv_dtype(runtime->config()).bits) + "-bit floats");
+    std::memcpy(host.kv[layer].data(), kv[layer].data(), host.kv[layer].size());
+  }
   std::vector<float> row;
   if (logits) fill_from((row.resize(runtime->config().vocab_size), row), *logits, "logits");
   const auto timeline = bound.get();
@@ -369,7 +386,8 @@ void bind_sampling(nb::module_& m) {
 }  // namespace
 
 #define LILY_ARRAY "numpy.typing.NDArray[numpy.float32]"
-constexpr char kReadStateSignature[] = "def read_state(self) -> tuple[" LILY_ARRAY ", " LILY_ARRAY ", list[" LILY_ARRAY "]]";
+#define LILY_KV_ARRAY LILY_ARRAY " | numpy.typing.NDArray[numpy.float16]"
+constexpr char kReadStateSignature[] = "def read_state(self) -> tuple[" LILY_ARRAY ", " LILY_ARRAY ", list[" LILY_KV_ARRAY "]]";
 
 void bind_runtime(nb::module_& m) {
   m.attr("PAGE_TOKENS") = LILY_PAGE_TOKENS;
@@ -391,7 +409,7 @@ void bind_runtime(nb::module_& m) {
 
   constexpr const char* kReadStateDoc =
       "recurrent_state [linear layers, Hv, dk, dv], conv_state [linear layers, 3, C], and per attention layer its keys and "
-      "values [2, Hkv, num_tokens, D]: copies.";
+      "values [2, Hkv, num_tokens, D], float32 or float16 as the cache holds them: copies.";
 
   nb::class_<BoundSnapshot>(m, "Snapshot", "The state of a timeline at one moment; dropped with its last reference.")
       .def_prop_ro("num_tokens", [](const BoundSnapshot& s) { return s.get().num_tokens; })
@@ -412,7 +430,7 @@ void bind_runtime(nb::module_& m) {
       .def("read_state", &read_timeline, nb::sig(kReadStateSignature), kReadStateDoc)
       .def("load_state", &load_state, "num_tokens"_a, "recurrent_state"_a, "conv_state"_a, "kv"_a, "logits"_a = nb::none(),
            nb::sig("def load_state(self, num_tokens: int, recurrent_state: " LILY_ARRAY ", conv_state: " LILY_ARRAY
-                   ", kv: collections.abc.Sequence[" LILY_ARRAY "], logits: " LILY_ARRAY " | None = None) -> None"),
+                   ", kv: collections.abc.Sequence[" LILY_KV_ARRAY "], logits: " LILY_ARRAY " | None = None) -> None"),
            "Replaces what the timeline held by what read_state gave.")
       .def("reset",
            [](BoundTimeline& t) {

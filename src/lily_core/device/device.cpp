@@ -4,10 +4,23 @@
 
 namespace lily {
 
-std::unique_ptr<Device> make_device(std::string_view name, const ModelConstants& model, const DeviceOptions& options) {
-  if (name == "cpu") return cpu::make_cpu_device(model, options);
+namespace {
+
+[[noreturn]] void throw_unavailable(std::string_view name) {
   throw DeviceError(std::string(name), "", "unavailable",
                     "device \"" + std::string(name) + "\" is not available in this build; use \"cpu\"");
+}
+
+}  // namespace
+
+Precision precision_of(std::string_view device_name, std::string_view dtype) {
+  if (device_name == "cpu") return cpu::precision_of(dtype);
+  throw_unavailable(device_name);
+}
+
+std::unique_ptr<Device> make_device(std::string_view name, const ModelConstants& model, const DeviceOptions& options) {
+  if (name == "cpu") return cpu::make_cpu_device(model, options);
+  throw_unavailable(name);
 }
 
 }  // namespace lily

@@ -27,6 +27,14 @@ struct Extent {
   std::uint32_t z = 1;
 };
 
+// How a device carries out a dtype (docs/design/kernels.md, "Precision").
+struct Precision {
+  std::string dtype = "float32";
+  std::string suffix = "_f32";         // the activation part of its kernels' names
+  std::uint32_t activation_bytes = 4;  // an element of what only matrix products and attention read
+  std::uint32_t kv_bytes = 4;          // an element of the KV pool
+};
+
 // A kernel of a device: its contract is the same on every device (docs/design/kernels.md).
 class Kernel {
  public:
@@ -90,6 +98,10 @@ struct DeviceOptions {
   std::uint32_t threads = 0;  // of the cpu device; 0: one per core
   std::string debug;          // comma-separated switches of the device (docs/design/kernels.md, "Barriers")
 };
+
+// The precision of `dtype` ("float32", "float16" or "auto": the device's fastest) on a device. DeviceError when this build or
+// machine has no such device, std::invalid_argument when it does not support the dtype.
+Precision precision_of(std::string_view device_name, std::string_view dtype);
 
 // A device by name ("cpu") for a model of these sizes. DeviceError when this build or machine has no such device.
 std::unique_ptr<Device> make_device(std::string_view name, const ModelConstants& model, const DeviceOptions& options);

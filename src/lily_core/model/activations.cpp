@@ -10,20 +10,24 @@ constexpr std::uint64_t kRows = std::max(kMaxStepRows, kMaxChunkTokens);
 struct Part {
   Tensor Activations::* tensor;
   const char* name;
-  std::uint64_t length;  // in 4-byte elements
+  std::uint64_t length;  // in elements
+  std::uint64_t element_bytes = 4;
+
+  std::uint64_t bytes() const { return length * element_bytes; }
 };
 
 // Everything but the logits, whose size depends on the number of timelines.
 std::vector<Part> parts(const ModelConfig& c) {
   using A = Activations;
+  const std::uint64_t operand = c.precision.activation_bytes;
   const std::uint64_t k = c.num_experts_per_tok, value_heads = c.linear_num_value_heads;
   const std::uint64_t query = std::uint64_t{c.num_attention_heads} * c.head_dim;
   const std::uint64_t key_value = std::uint64_t{c.num_key_value_heads} * c.head_dim;
   return {
       {&A::x, "x", kRows * c.hidden_size},
-      {&A::normed, "normed", kRows * c.hidden_size},
-      {&A::qkv, "qkv", kRows * c.conv_channels()},
-      {&A::z, "z", kRows * c.value_dim()},
+      {&A::normed, "normed", kRows * c.hidden_size, operand},
+      {&A::qkv, "qkv", kRows * c.conv_channels(), operand},
+      {&A::z, "z", kRows * c.value_dim(), operand},
       {&A::ba, "ba", kRows * 2 * value_heads},
       {&A::gdn_q, "gdn_q", kRows * c.key_dim()},
       {&A::gdn_k, "gdn_k", kRows * c.key_dim()},
@@ -34,22 +38,22 @@ std::vector<Part> parts(const ModelConfig& c) {
       {&A::w, "w", kRows * value_heads * c.linear_key_head_dim},
       {&A::qk, "qk", kRows * value_heads * LILY_DELTA_CHUNK},
       {&A::o, "o", kRows * c.value_dim()},
-      {&A::gated, "gated", kRows * c.value_dim()},
-      {&A::q, "q", kRows * query},
-      {&A::gate, "gate", kRows * query},
-      {&A::k, "k", kRows * key_value},
-      {&A::v, "v", kRows * key_value},
+      {&A::gated, "gated", kRows * c.value_dim(), operand},
+      {&A::q, "q", kRows * query, operand},
+      {&A::gate, "gate", kRows * query, operand},
+      {&A::k, "k", kRows * key_value, operand},
+      {&A::v, "v", kRows * key_value, operand},
       {&A::partial, "partial", std::uint64_t{kMaxStepRows} * c.num_attention_heads * kMaxSplits * (c.head_dim + 2)},
-      {&A::y, "y", kRows * query},
+      {&A::y, "y", kRows * query, operand},
       {&A::router_logits, "router_logits", kRows * c.num_experts},
       {&A::shared_gate, "shared_gate", kRows},
       {&A::topk_ids, "topk_ids", kRows * k},
       {&A::topk_weights, "topk_weights", kRows * k},
       {&A::order, "order", kRows * k},
       {&A::blocks, "blocks", std::uint64_t{c.max_expert_blocks(kRows)} * sizeof(ExpertBlock) / 4},
-      {&A::h, "h", kRows * k * c.moe_intermediate_size},
+      {&A::h, "h", kRows * k * c.moe_intermediate_size, operand},
       {&A::d, "d", kRows * k * c.hidden_size},
-      {&A::hs, "hs", kRows * c.shared_expert_intermediate_size},
+      {&A::hs, "hs", kRows * c.shared_expert_intermediate_size, operand},
       {&A::s, "s", kRows * c.hidden_size},
       {&A::adjusted, "adjusted", std::uint64_t{kMaxStepRows} * c.vocab_size},
       {&A::sample_blocks, "sample_blocks", std::uint64_t{kMaxStepRows} * c.sample_blocks() * sizeof(SampleBlock) / 4},
@@ -60,8 +64,8 @@ std::vector<Part> parts(const ModelConfig& c) {
 
 Activations::Activations(Device& device, const ModelConfig& config, std::uint32_t num_timelines) {
   for (const Part& part : parts(config)) {
-    this->*part.tensor = device.allocate(part.name, 4 * part.length, Memory::kPrivate);
-    bytes_ += 4 * part.length;
+    this->*part.tensor = device.allocate(part.name, part.bytes(), Memory::kPrivate);
+    bytes_ += part.bytes();
   }
   const std::uint64_t logits_bytes = std::uint64_t{4} * num_timelines * config.vocab_size;
   logits = device.allocate("logits", logits_bytes, Memory::kShared);
@@ -70,7 +74,7 @@ Activations::Activations(Device& device, const ModelConfig& config, std::uint32_
 
 std::uint64_t activation_bytes(const ModelConfig& config) {
   std::uint64_t bytes = 0;
-  for (const Part& part : parts(config)) bytes += 4 * part.length;
+  for (const Part& part : parts(config)) bytes += part.bytes();
   return bytes;
 }
 

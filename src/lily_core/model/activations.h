@@ -16,14 +16,15 @@ constexpr std::uint32_t kMaxSplits = 64;   // of the keys in decode attention
 
 using Tensor = std::unique_ptr<Buffer>;
 
+// Elements are f32 or u32; those marked "operand" have precision.activation_bytes.
 struct Activations {
   Activations(Device& device, const ModelConfig& config, std::uint32_t num_timelines);
 
   Tensor x;       // [rows, H] residual stream
-  Tensor normed;  // [rows, H]
+  Tensor normed;  // [rows, H] operand
 
-  Tensor qkv;    // [rows, C]
-  Tensor z;      // [rows, Hv, dv]
+  Tensor qkv;    // [rows, C] operand
+  Tensor z;      // [rows, Hv, dv] operand
   Tensor ba;     // [rows, 2, Hv]
   Tensor gdn_q;  // [rows, Hk, dk]
   Tensor gdn_k;  // [rows, Hk, dk]
@@ -34,14 +35,14 @@ struct Activations {
   Tensor w;      // [rows, Hv, dk]
   Tensor qk;     // [rows, Hv, LILY_DELTA_CHUNK]
   Tensor o;      // [rows, Hv, dv]
-  Tensor gated;  // [rows, Hv dv]
+  Tensor gated;  // [rows, Hv dv] operand
 
-  Tensor q;        // [rows, Hq, D]
-  Tensor gate;     // [rows, Hq, D]
-  Tensor k;        // [rows, Hkv, D]
-  Tensor v;        // [rows, Hkv, D]
+  Tensor q;        // [rows, Hq, D] operand
+  Tensor gate;     // [rows, Hq, D] operand
+  Tensor k;        // [rows, Hkv, D] operand
+  Tensor v;        // [rows, Hkv, D] operand
   Tensor partial;  // [kMaxStepRows, Hq, kMaxSplits, D + 2]
-  Tensor y;        // [rows, Hq, D]
+  Tensor y;        // [rows, Hq, D] operand
 
   Tensor router_logits;  // [rows, E]
   Tensor shared_gate;    // [rows]
@@ -49,9 +50,9 @@ struct Activations {
   Tensor topk_weights;   // [rows, k]
   Tensor order;          // [rows k] assignments by expert
   Tensor blocks;         // [max_expert_blocks(rows)]
-  Tensor h;              // [rows k, I]
+  Tensor h;              // [rows k, I] operand
   Tensor d;              // [rows k, H]
-  Tensor hs;             // [rows, Is]
+  Tensor hs;             // [rows, Is] operand
   Tensor s;              // [rows, H]
 
   Tensor logits;         // [timelines, V]

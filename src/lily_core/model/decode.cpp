@@ -51,7 +51,7 @@ void record_moe(Recorder& op, const Model& m, const MoeWeights& w, std::uint32_t
 Program decode_program(Device& device, const Model& m, std::uint32_t rows, std::uint32_t bucket) {
   auto& [c, weights, state, a, io, rope, slots] = m;
   Program program;
-  Recorder op(device, program);
+  Recorder op(device, program, c.precision);
   op("embed", RowsArgs{rows}, {io.step.buffer(), io.tokens.buffer(), weights.embed_tokens, a.x}, {rows});
   std::uint32_t linear = 0, attention = 0;
   for (std::uint32_t layer = 0; layer < c.num_hidden_layers; ++layer) {

@@ -11,10 +11,11 @@ Range slot_range(const std::unique_ptr<Buffer>& pool, std::uint32_t slot, std::u
   return {pool.get(), slot * bytes, bytes};
 }
 
-// Calls `copy` with each stretch of KV that is contiguous in both places, and where it starts in layer `layer` of a HostState.
+// Calls `copy` with each stretch of KV that is contiguous in both places, and at which byte of layer `layer` of a HostState it
+// starts.
 void for_each_stretch(const ModelConfig& c, const State& state, const std::vector<std::uint32_t>& pages, std::uint32_t num_tokens,
                       const std::function<void(const Range& range, std::uint32_t layer, std::size_t offset)>& copy) {
-  const std::uint64_t row = std::uint64_t{4} * c.head_dim, head = LILY_PAGE_TOKENS * row;
+  const std::uint64_t row = std::uint64_t{c.precision.kv_bytes} * c.head_dim, head = LILY_PAGE_TOKENS * row;
   const std::uint32_t heads = 2 * c.num_key_value_heads;  // keys, then values
   for (std::uint32_t begin = 0; begin < num_tokens; begin += LILY_PAGE_TOKENS) {
     const std::uint64_t page = pages[begin / LILY_PAGE_TOKENS] * page_bytes(c);
@@ -22,7 +23,7 @@ void for_each_stretch(const ModelConfig& c, const State& state, const std::vecto
     for (std::uint32_t layer = 0; layer < c.num_attention_layers; ++layer)
       for (std::uint32_t h = 0; h < heads; ++h)
         copy({state.kv.get(), page + (layer * heads + h) * head, rows * row}, layer,
-             (std::size_t{h} * num_tokens + begin) * c.head_dim);
+             (std::size_t{h} * num_tokens + begin) * row);
   }
 }
 
@@ -34,7 +35,7 @@ HostState make_host_state(const ModelConfig& c, std::uint32_t num_tokens) {
   host.recurrent_state.resize(std::size_t{c.num_linear_layers} * c.linear_num_value_heads * c.linear_key_head_dim *
                               c.linear_value_head_dim);
   host.conv_state.resize(std::size_t{c.num_linear_layers} * (c.linear_conv_kernel_dim - 1) * c.conv_channels());
-  const std::vector<float> layer(std::size_t{2} * c.num_key_value_heads * num_tokens * c.head_dim);
+  const std::vector<std::byte> layer(std::size_t{2} * c.num_key_value_heads * num_tokens * c.head_dim * c.precision.kv_bytes);
   host.kv.assign(c.num_attention_layers, layer);
   return host;
 }

@@ -1,6 +1,7 @@
 // State in host memory, packed: what files hold.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -14,7 +15,8 @@ struct HostState {
   std::uint32_t num_tokens = 0;
   std::vector<float> recurrent_state;  // [linear layer, Hv, dk, dv]
   std::vector<float> conv_state;       // [linear layer, 3, C]
-  std::vector<std::vector<float>> kv;  // per attention layer [K | V, Hkv, num_tokens, D]
+  // Per attention layer [K | V, Hkv, num_tokens, D]: floats, or halves where precision.kv_bytes is 2.
+  std::vector<std::vector<std::byte>> kv;
 };
 
 // Sized for num_tokens tokens, filled with zeros.

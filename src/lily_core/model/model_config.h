@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "device/device.h"
 #include "lily_args.h"
 
 namespace lily {
@@ -15,12 +16,13 @@ enum class Family : std::uint8_t {
   kQwen3Next,  // "qwen3_next"
 };
 
-// The sizes that kernels see, and what only the host needs. The runtime sets max_pages; here it is 0.
+// The sizes that kernels see, and what only the host needs. The runtime sets max_pages and precision.
 struct ModelConfig : ModelConstants {
   Family family;
   std::uint32_t num_hidden_layers;
   std::vector<bool> is_full_attention;  // [num_hidden_layers]; else the layer is Gated DeltaNet
   double rope_theta;
+  Precision precision;
   std::uint32_t default_bits;                                  // of a quantised module that module_bits does not name
   std::unordered_map<std::string, std::uint32_t> module_bits;  // full module path -> 4 or 8
 

@@ -59,7 +59,7 @@ void record_moe(Recorder& op, const Model& m, const MoeWeights& w, std::uint32_t
 Program prefill_program(Device& device, const Model& m, std::uint32_t rows, bool wants_logits) {
   auto& [c, weights, state, a, io, rope, slots] = m;
   Program program;
-  Recorder op(device, program);
+  Recorder op(device, program, c.precision);
   op.tile("embed", RowsArgs{rows}, {io.chunk.buffer(), weights.embed_tokens, a.x}, {rows});
   std::uint32_t linear = 0, attention = 0;
   for (std::uint32_t layer = 0; layer < c.num_hidden_layers; ++layer) {

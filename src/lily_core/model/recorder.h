@@ -29,22 +29,23 @@ class Binding {
 
 class Recorder {
  public:
-  Recorder(Device& device, Program& program) : device_(device), program_(program) {}
+  Recorder(Device& device, Program& program, const Precision& precision)
+      : device_(device), program_(program), suffix_(precision.suffix) {}
 
   // `op` with the formats of the bound weights and the activation type added: ("gdn_in", …) -> gdn_in_q4g64_f32.
   template <typename Args>
   void operator()(std::string_view op, const Args& args, std::initializer_list<Binding> bindings, Extent extent) {
-    record(op, "_f32", args, bindings, extent);
+    record(op, "", args, bindings, extent);
   }
   // The form that works on a chunk of rows: gdn_in_q4g64_f32_tile.
   template <typename Args>
   void tile(std::string_view op, const Args& args, std::initializer_list<Binding> bindings, Extent extent) {
-    record(op, "_f32_tile", args, bindings, extent);
+    record(op, "_tile", args, bindings, extent);
   }
 
  private:
   template <typename Args>
-  void record(std::string_view op, std::string_view suffix, const Args& args, std::initializer_list<Binding> bindings,
+  void record(std::string_view op, std::string_view form, const Args& args, std::initializer_list<Binding> bindings,
               Extent extent) {
     std::string name(op);
     std::vector<Range> ranges;
@@ -52,12 +53,14 @@ class Recorder {
       if (binding.format()) name += "_" + *binding.format();
       ranges.insert(ranges.end(), binding.ranges().begin(), binding.ranges().end());
     }
-    name += suffix;
+    name += suffix_;
+    name += form;
     program_.dispatch(device_.kernel(name), args, std::move(ranges), extent);
   }
 
   Device& device_;
   Program& program_;
+  const std::string suffix_;
 };
 
 }  // namespace lily

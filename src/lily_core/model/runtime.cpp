@@ -69,12 +69,12 @@ Runtime::Recorded& Runtime::ProgramCache::get(const Key& key, const std::functio
 Runtime::Runtime(const std::string& folder, const ModelConfig& config, const RuntimeOptions& options,
                  const LoadProgress& progress)
     : config_(config), checkpoint_(folder) {
-  if (options.dtype != "auto" && options.dtype != dtype())
-    throw std::invalid_argument("dtype \"" + options.dtype + "\" is not available; use \"" + dtype() + "\" or \"auto\"");
+  const std::string device_name = options.device == "auto" ? "cpu" : options.device;
+  config_.precision = precision_of(device_name, options.dtype);
   // Before loading, by the bytes of the files; then, since some tensors are widened, by what the weights really take.
   plan_ = plan_memory(options, checkpoint_.held_bytes());
   config_.max_pages = pages_for(plan_.max_context);
-  device_ = make_device(options.device == "auto" ? "cpu" : options.device, config_, options.device_options);
+  device_ = make_device(device_name, config_, options.device_options);
   weights_ = load_weights(checkpoint_, config_, *device_, progress);
   plan_ = plan_memory(options, weights_.mapped_bytes + weights_.copied_bytes);
   plan_.max_context = std::min(plan_.max_context, config_.max_pages * LILY_PAGE_TOKENS);

@@ -65,7 +65,7 @@ class Runtime {
   const ModelConfig& config() const { return config_; }
   std::string device_name() const { return std::string(device_->name()); }
   std::string device_description() const { return device_->description(); }
-  std::string dtype() const { return "float32"; }  // of matrix products and of activations between kernels
+  const std::string& dtype() const { return config_.precision.dtype; }  // of the operands of matrix products
   const MemoryPlan& memory() const { return plan_; }
   const Weights& weights() const { return weights_; }
   const Checkpoint& checkpoint() const { return checkpoint_; }

@@ -24,7 +24,7 @@ std::uint64_t conv_bytes(const ModelConfig& c) {
 std::uint64_t slot_bytes(const ModelConfig& config) { return recurrent_bytes(config) + conv_bytes(config); }
 
 std::uint64_t page_bytes(const ModelConfig& c) {
-  return std::uint64_t{4} * c.num_attention_layers * 2 * c.num_key_value_heads * LILY_PAGE_TOKENS * c.head_dim;
+  return std::uint64_t{c.precision.kv_bytes} * c.num_attention_layers * 2 * c.num_key_value_heads * LILY_PAGE_TOKENS * c.head_dim;
 }
 
 namespace {

@@ -63,7 +63,7 @@ class State {
 
   std::unique_ptr<Buffer> recurrent_state;  // [slot, linear layer, Hv, dk, dv] f32
   std::unique_ptr<Buffer> conv_state;       // [slot, linear layer, 3, C] f32, oldest row first
-  std::unique_ptr<Buffer> kv;               // [page, attention layer, K | V, Hkv, 256, D] f32
+  std::unique_ptr<Buffer> kv;               // [page, attention layer, K | V, Hkv, 256, D], elements of precision.kv_bytes
   std::unique_ptr<Buffer> page_table;       // [timeline, max_pages] u32
 
   // An empty timeline. Throws MemoryLimitError when no row is free.

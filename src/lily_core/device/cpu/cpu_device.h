@@ -7,6 +7,8 @@
 
 namespace lily::cpu {
 
+Precision precision_of(std::string_view dtype);
+
 std::unique_ptr<Device> make_cpu_device(const ModelConstants& model, const DeviceOptions& options);
 
 }  // namespace lily::cpu

@@ -14,6 +14,7 @@ PreparedCall::PreparedCall(const Dispatch& dispatch, const ModelConstants& model
           .scratch = nullptr,
           .format = entry.format,
           .second_format = entry.second_format,
+          .operands = entry.operands,
           .extent = {dispatch.extent.x, dispatch.extent.y, dispatch.extent.z},
           .tile = {}};
   num_tiles = 1;
@@ -21,7 +22,7 @@ PreparedCall::PreparedCall(const Dispatch& dispatch, const ModelConstants& model
     call.tile[axis] = entry.tile[axis] ? entry.tile[axis] : std::max(1u, call.extent[axis]);
     num_tiles *= (call.extent[axis] + call.tile[axis] - 1) / call.tile[axis];
   }
-  scratch_bytes = entry.scratch_bytes ? entry.scratch_bytes(model, args.data()) : 0;
+  scratch_bytes = entry.scratch_bytes ? entry.scratch_bytes(call) : 0;
 }
 
 CpuExecutable::CpuExecutable(Program& program, const ModelConstants& model) {

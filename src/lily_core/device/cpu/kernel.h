@@ -16,6 +16,10 @@ struct Tile {
 // How a weight's bytes are read: the format part of a kernel's name (device/weight.h).
 enum class Format : std::uint8_t { kQ4, kQ4Wide, kQ8, kQ8Wide, kNone };
 
+// What the activations of matrix products are turned into: the activation part of a kernel's name. With kInt16 the KV pool is in
+// half precision.
+enum class Operands : std::uint8_t { kFloat32, kInt16 };
+
 struct KernelCall {
   const ModelConstants* model;
   const void* args;        // the kernel's argument struct
@@ -23,6 +27,7 @@ struct KernelCall {
   std::byte* scratch;      // of this thread alone, 64-byte aligned, of the size the kernel asked for
   Format format;           // of the kernel's (first) weight
   Format second_format;    // of its second one
+  Operands operands;
   std::uint32_t extent[3];
   std::uint32_t tile[3];   // elements per tile along each axis
 };
@@ -32,19 +37,20 @@ struct KernelCall {
 using KernelFunction = void (*)(const KernelCall& call, std::uint32_t first, std::uint32_t last);
 
 struct KernelEntry {
-  const char* name;
+  const char* op;
+  bool is_tile = false;
   KernelFunction run;
-  const char* access;       // one letter per bound buffer, in order: r, w, or b (both)
-  std::uint32_t args_size;
   std::uint32_t tile[3];    // elements per tile; 0 = the whole axis
-  std::size_t (*scratch_bytes)(const ModelConstants& model, const void* args);  // per thread; nullptr: none
+  std::size_t (*scratch_bytes)(const KernelCall& call) = nullptr;  // per thread, of a call without buffers; nullptr: none
   Format format = Format::kNone;
   Format second_format = Format::kNone;
+  Operands operands = Operands::kFloat32;
 };
 
-// Defined in the device, not inline: kernels of every instruction set call the same code.
+// Adds the kernel for each type of operands. Defined in the device, not inline: kernels of every instruction set call the same
+// code.
 class KernelTable;
-void add_kernel(KernelTable& table, const KernelEntry& entry);
+void add_kernel(KernelTable& table, KernelEntry entry);
 
 }  // namespace lily::cpu
 

@@ -41,14 +41,38 @@ bool supports_v4() { return __builtin_cpu_supports("x86-64-v4"); }
 }  // namespace
 #endif
 
-CpuKernel::CpuKernel(const KernelEntry& entry) : entry_(entry) {
-  for (const char* letter = entry.access; *letter; ++letter)
-    accesses_.push_back(*letter == 'r' ? Access::kRead : *letter == 'w' ? Access::kWrite : Access::kReadWrite);
+namespace {
+
+// The format part of a kernel's name.
+const char* suffix_of(Format format) {
+  switch (format) {
+    case Format::kQ4: return "_q4g64";
+    case Format::kQ4Wide: return "_q4g64w";
+    case Format::kQ8: return "_q8g64";
+    case Format::kQ8Wide: return "_q8g64w";
+    case Format::kNone: break;
+  }
+  return "";
+}
+
+std::string name_of(const KernelEntry& entry) {
+  return std::string(entry.op) + suffix_of(entry.format) + suffix_of(entry.second_format) +
+         (entry.operands == Operands::kInt16 ? "_i16" : "_f32") + (entry.is_tile ? "_tile" : "");
+}
+
+}  // namespace
+
+CpuKernel::CpuKernel(const KernelEntry& entry) : entry_(entry), name_(name_of(entry)) {
+  const Contract* contract = find_contract(name_);
+  if (!contract) throw std::logic_error("kernel " + name_ + " has no contract");
+  accesses_ = accesses_of(*contract);
+  args_size_ = contract->args_size;
 }
 
 void KernelTable::add(const KernelEntry& entry) {
-  if (!kernels_.emplace(entry.name, std::make_unique<CpuKernel>(entry)).second)
-    throw std::logic_error(std::string("two kernels are named ") + entry.name);
+  auto kernel = std::make_unique<CpuKernel>(entry);
+  const std::string name(kernel->name());
+  if (!kernels_.emplace(kernel->name(), std::move(kernel)).second) throw std::logic_error("two kernels are named " + name);
 }
 
 const CpuKernel* KernelTable::find(std::string_view name) const {
@@ -63,7 +87,12 @@ std::vector<std::string_view> KernelTable::names() const {
   return names;
 }
 
-void add_kernel(KernelTable& table, const KernelEntry& entry) { table.add(entry); }
+void add_kernel(KernelTable& table, KernelEntry entry) {
+  for (const Operands operands : {Operands::kFloat32, Operands::kInt16}) {
+    entry.operands = operands;
+    table.add(entry);
+  }
+}
 
 std::vector<std::string_view> available_isas() {
   std::vector<std::string_view> isas;

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "device/cpu/kernel.h"
+#include "device/contract.h"
 #include "device/device.h"
 
 namespace lily::cpu {
@@ -14,14 +16,16 @@ namespace lily::cpu {
 class CpuKernel final : public Kernel {
  public:
   explicit CpuKernel(const KernelEntry& entry);
-  std::string_view name() const override { return entry_.name; }
+  std::string_view name() const override { return name_; }
   std::span<const Access> accesses() const override { return accesses_; }
-  std::uint32_t args_size() const override { return entry_.args_size; }
+  std::uint32_t args_size() const override { return args_size_; }
   const KernelEntry& entry() const { return entry_; }
 
  private:
   KernelEntry entry_;
+  std::string name_;
   std::vector<Access> accesses_;
+  std::uint32_t args_size_;
 };
 
 class KernelTable {

@@ -33,8 +33,7 @@ static void attn_combine(const KernelCall& call, std::uint32_t first, std::uint3
 }
 
 void add_attn_combine(KernelTable& table) {
-  add_kernel(table, {.name = "attn_combine_f32", .run = attn_combine, .access = "rrw", .args_size = sizeof(AttnCombineArgs),
-                     .tile = {2, 1, 1}, .scratch_bytes = nullptr});
+  add_kernel(table, {.op = "attn_combine", .run = attn_combine, .tile = {2, 1, 1}});
 }
 
 }  // namespace lily::cpu::LILY_ISA

@@ -24,12 +24,9 @@ static void attn_in_tile(const KernelCall& call, std::uint32_t first, std::uint3
 }
 
 void add_attn_in(KernelTable& table) {
-  add_formats(table, {.name = nullptr, .run = attn_in, .access = "rrrrrwwww", .args_size = sizeof(RowsArgs), .tile = {64, 0, 1},
-                      .scratch_bytes = scratch_bytes<NormedOperand>},
-              LILY_FORMAT_NAMES("attn_in", "_f32"));
-  add_formats(table, {.name = nullptr, .run = attn_in_tile, .access = "rrrrwwww", .args_size = sizeof(RowsArgs),
-                      .tile = {kGemmColumns, kGemmRows, 1}, .scratch_bytes = scratch_bytes<GemmScratch>},
-              LILY_FORMAT_NAMES("attn_in", "_f32_tile"));
+  add_formats(table, {.op = "attn_in", .run = attn_in, .tile = {64, 0, 1}, .scratch_bytes = scratch_bytes<NormedOperand>});
+  add_formats(table, {.op = "attn_in", .is_tile = true, .run = attn_in_tile, .tile = {kGemmColumns, kGemmRows, 1},
+                      .scratch_bytes = scratch_bytes<GemmScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

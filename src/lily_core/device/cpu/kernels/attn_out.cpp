@@ -26,12 +26,9 @@ static void attn_out_tile(const KernelCall& call, std::uint32_t first, std::uint
 }
 
 void add_attn_out(KernelTable& table) {
-  add_formats(table, {.name = nullptr, .run = attn_out, .access = "rrrrb", .args_size = sizeof(RowsArgs), .tile = {32, 0, 1},
-                      .scratch_bytes = scratch_bytes<AttentionOutput>},
-              LILY_FORMAT_NAMES("attn_out", "_f32"));
-  add_formats(table, {.name = nullptr, .run = attn_out_tile, .access = "rrrrb", .args_size = sizeof(RowsArgs),
-                      .tile = {kGemmColumns, kGemmRows, 1}, .scratch_bytes = scratch_bytes<GemmScratch>},
-              LILY_FORMAT_NAMES("attn_out", "_f32_tile"));
+  add_formats(table, {.op = "attn_out", .run = attn_out, .tile = {32, 0, 1}, .scratch_bytes = scratch_bytes<AttentionOutput>});
+  add_formats(table, {.op = "attn_out", .is_tile = true, .run = attn_out_tile, .tile = {kGemmColumns, kGemmRows, 1},
+                      .scratch_bytes = scratch_bytes<GemmScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

@@ -20,6 +20,7 @@ struct AttentionScratch {
         queries((kQueryRows * heads_per_key + kTileColumns - 1) / kTileColumns * kTileColumns),
         score_stride(queries + 16),
         q(scratch.take<float>(std::size_t(queries) * call.model->head_dim)),
+        k(scratch.take<float>(std::size_t(kKeyBlock) * call.model->head_dim)),
         v(scratch.take<float>(std::size_t(kKeyBlock) * call.model->head_dim)),
         scores(scratch.take<float>(std::size_t(kKeyBlock) * score_stride)),
         acc(scratch.take<float>(std::size_t(queries) * call.model->head_dim)),
@@ -32,6 +33,7 @@ struct AttentionScratch {
   std::uint32_t queries;       // of a tile, padded to register tiles
   std::uint32_t score_stride;  // not a power of two: a column of scores would fall into few cache sets
   float* q;                    // [query / kTileColumns][D][kTileColumns], times D^−½
+  float* k;                    // [kKeyBlock][D], where the cache holds halves
   float* v;                    // [D / kTileColumns][kKeyBlock][kTileColumns]
   float* scores;               // [kKeyBlock][score_stride]
   float* acc;                  // [query][D]
@@ -70,11 +72,20 @@ static inline void softmax_block(const AttentionScratch& s, std::uint32_t querie
   }
 }
 
+// Keys as floats: where they lie, or widened.
+static inline const float* float_keys(const float* keys, std::uint32_t, float*) { return keys; }
+static inline const float* float_keys(const Half* keys, std::uint32_t count, float* to) {
+  for (std::uint32_t i = 0; i < count; i += kLanes) storef(to + i, loadf(keys + i));
+  return to;
+}
+
+template <typename Element>
 static void attn_prefill(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
   const ModelConstants& model = *call.model;
   const StepRow& step = *buffer<const StepRow>(call, 0);
   const std::uint32_t width = model.head_dim, q_heads = model.num_attention_heads;
-  const KvPool pool = {buffer<float>(call, 4), buffer<const std::uint32_t>(call, 3), call.model, args_of<LayerArgs>(call).layer};
+  const KvPool<Element> pool = {buffer<Element>(call, 4), buffer<const std::uint32_t>(call, 3), call.model,
+                                args_of<LayerArgs>(call).layer};
   const AttentionScratch s = scratch_of<AttentionScratch>(call);
   const std::uint32_t heads_per_key = s.heads_per_key;
   const float scale = 1.0f / std::sqrt(float(width));
@@ -98,8 +109,8 @@ static void attn_prefill(const KernelCall& call, std::uint32_t first, std::uint3
     const std::uint32_t first_row_keys = step.position + t.y0 + 1, num_keys = step.position + t.y1;
     for (std::uint32_t key0 = 0; key0 < num_keys; key0 += kKeyBlock) {
       const std::uint32_t keys = num_keys - key0 < kKeyBlock ? num_keys - key0 : kKeyBlock;
-      const float* k = pool.keys(step.page_row, key0, kv_head);
-      const float* v = pool.values(step.page_row, key0, kv_head);
+      const float* k = float_keys(pool.keys(step.page_row, key0, kv_head), keys * width, s.k);
+      const Element* v = pool.values(step.page_row, key0, kv_head);
 
       for (std::uint32_t i = 0; i < padded; i += kTileColumns)
         product({k, width, 1}, s.q + std::size_t(i) * width, kTileColumns, keys, width, kTileColumns, false, s.scores + i,
@@ -107,8 +118,9 @@ static void attn_prefill(const KernelCall& call, std::uint32_t first, std::uint3
       softmax_block(s, padded, key0, keys, key0 + keys > first_row_keys);
 
       for (std::uint32_t j = 0; j < keys; ++j)
-        for (std::uint32_t d = 0; d < width; d += kTileColumns)
-          std::memcpy(s.v + std::size_t(d) * kKeyBlock + j * kTileColumns, v + j * width + d, kTileColumns * sizeof(float));
+        for (std::uint32_t d = 0; d < width; d += kLanes)
+          storef(s.v + std::size_t(d / kTileColumns) * kTileColumns * kKeyBlock + j * kTileColumns + d % kTileColumns,
+                 loadf(v + j * width + d));
       for (std::uint32_t i = 0; key0 > 0 && i < queries; ++i)
         if (s.rescale[i] != 1.0f)
           for (std::uint32_t d = 0; d < width; d += kLanes)
@@ -131,8 +143,9 @@ static void attn_prefill(const KernelCall& call, std::uint32_t first, std::uint3
 }
 
 void add_attn_prefill(KernelTable& table) {
-  add_kernel(table, {.name = "attn_prefill_f32", .run = attn_prefill, .access = "rrrrrw", .args_size = sizeof(LayerArgs),
-                     .tile = {1, kQueryRows, 1}, .scratch_bytes = scratch_bytes<AttentionScratch>});
+  add_kernel(table, {.op = "attn_prefill", .run = with_kv_element<attn_prefill<float>, attn_prefill<Half>>,
+                     .tile = {1, kQueryRows, 1},
+                     .scratch_bytes = scratch_bytes<AttentionScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

@@ -9,10 +9,18 @@
 namespace lily::cpu::LILY_ISA {
 namespace {
 
+template <typename Element>
+void store_row(const float* from, std::uint32_t width, Element* to) {
+  for (std::uint32_t i = 0; i < width; i += kLanes) storef(to + i, loadf(from + i));
+}
+
 // cos and sin of a position's angles. In double: the product position · frequency in float32 is off by 0.006 rad at the far end.
 struct Turn {
   Turn(const KernelCall& call, Scratch& scratch)
-      : half(call.model->rotary_dim / 2), cos(scratch.take<float>(half)), sin(scratch.take<float>(half)) {}
+      : half(call.model->rotary_dim / 2),
+        cos(scratch.take<float>(half)),
+        sin(scratch.take<float>(half)),
+        key(scratch.take<float>(call.model->head_dim)) {}
 
   void set(const float* rope, std::uint32_t position) {
     for (std::uint32_t j = 0; j < half; ++j) {
@@ -35,10 +43,11 @@ struct Turn {
   std::uint32_t half;
   float* cos;  // [half]
   float* sin;
+  float* key;  // [D] on its way to the cache
 };
 
 // Row i of a step is step row i; row i of a chunk is i positions behind the chunk's only step row.
-template <bool kTile>
+template <bool kTile, typename Element>
 void prepare(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
   const ModelConstants& model = *call.model;
   const std::uint32_t q_heads = model.num_attention_heads, kv_heads = model.num_key_value_heads, width = model.head_dim;
@@ -46,7 +55,8 @@ void prepare(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
   float* q = buffer<float>(call, 1);
   const float* k = buffer<const float>(call, 2);
   const float* v = buffer<const float>(call, 3);
-  const KvPool pool = {buffer<float>(call, 8), buffer<const std::uint32_t>(call, 7), call.model, args_of<LayerArgs>(call).layer};
+  const KvPool<Element> pool = {buffer<Element>(call, 8), buffer<const std::uint32_t>(call, 7), call.model,
+                                args_of<LayerArgs>(call).layer};
   Turn turn = scratch_of<Turn>(call);
 
   std::uint32_t turned = ~0u;  // the row that `turn` belongs to
@@ -64,10 +74,10 @@ void prepare(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
           turn.apply(at);
         } else {
           const std::size_t from = (std::size_t(row) * kv_heads + head - q_heads) * width;
-          float* key = pool.keys(s.page_row, position, head - q_heads);
-          norm_row(k + from, buffer<const float>(call, 5), width, model.rms_norm_eps, key);
-          turn.apply(key);
-          std::memcpy(pool.values(s.page_row, position, head - q_heads), v + from, width * sizeof(float));
+          norm_row(k + from, buffer<const float>(call, 5), width, model.rms_norm_eps, turn.key);
+          turn.apply(turn.key);
+          store_row(turn.key, width, pool.keys(s.page_row, position, head - q_heads));
+          store_row(v + from, width, pool.values(s.page_row, position, head - q_heads));
         }
       }
     }
@@ -77,14 +87,10 @@ void prepare(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
 }  // namespace
 
 void add_attn_prep(KernelTable& table) {
-  KernelEntry entry = {.name = "attn_prep_f32", .run = prepare<false>, .access = "rbrrrrrrb", .args_size = sizeof(LayerArgs),
-                       .tile = {4, 1, 1}, .scratch_bytes = scratch_bytes<Turn>};
-  add_kernel(table, entry);
-  entry.name = "attn_prep_f32_tile";
-  entry.run = prepare<true>;
-  entry.tile[0] = 0;
-  entry.tile[1] = 4;
-  add_kernel(table, entry);
+  add_kernel(table, {.op = "attn_prep", .run = with_kv_element<prepare<false, float>, prepare<false, Half>>, .tile = {4, 1, 1},
+                     .scratch_bytes = scratch_bytes<Turn>});
+  add_kernel(table, {.op = "attn_prep", .is_tile = true, .run = with_kv_element<prepare<true, float>, prepare<true, Half>>,
+                     .tile = {0, 4, 1}, .scratch_bytes = scratch_bytes<Turn>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

@@ -28,8 +28,8 @@ struct SplitScratch {
 };
 
 // scores[h][i] = q_h · k_i for kQ heads.
-template <int kQ>
-static inline void score(const float* q, const float* keys, std::uint32_t count, std::uint32_t width, float scale,
+template <int kQ, typename Element>
+static inline void score(const float* q, const Element* keys, std::uint32_t count, std::uint32_t width, float scale,
                          float* scores) {
   for (std::uint32_t i = 0; i < count; ++i, keys += width) {
     Vf acc[kQ][2] = {};
@@ -45,9 +45,9 @@ static inline void score(const float* q, const float* keys, std::uint32_t count,
 }
 
 // out_h = shrink_h out_h + Σ_i p[h][i] v_i for kQ heads.
-template <int kQ>
-static inline void accumulate(const float* p, const float* shrink, const float* values, std::uint32_t count, std::uint32_t width,
-                              float* out, std::size_t out_row) {
+template <int kQ, typename Element>
+static inline void accumulate(const float* p, const float* shrink, const Element* values, std::uint32_t count,
+                              std::uint32_t width, float* out, std::size_t out_row) {
   for (std::uint32_t c = 0; c < width; c += 2 * kLanes) {
     Vf acc[kQ][2];
     for (int h = 0; h < kQ; ++h)
@@ -82,13 +82,14 @@ static inline float fold(float* scores, std::uint32_t count, float& largest, flo
   return shrink;
 }
 
+template <typename Element>
 static void attn_split(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
   const ModelConstants& model = *call.model;
   const AttnSplitArgs& args = args_of<AttnSplitArgs>(call);
   const std::uint32_t q_heads = model.num_attention_heads, width = model.head_dim;
   const float scale = 1.0f / std::sqrt(float(width));
   const StepRow* step = buffer<const StepRow>(call, 0);
-  const KvPool pool = {buffer<float>(call, 3), buffer<const std::uint32_t>(call, 2), call.model, args.layer};
+  const KvPool<Element> pool = {buffer<Element>(call, 3), buffer<const std::uint32_t>(call, 2), call.model, args.layer};
   const auto [heads_per_key, scores, shrink, largest, total] = scratch_of<SplitScratch>(call);
 
   for (std::uint32_t i = first; i < last; ++i) {
@@ -106,8 +107,8 @@ static void attn_split(const KernelCall& call, std::uint32_t first, std::uint32_
         const std::uint32_t in_page = LILY_PAGE_TOKENS - key % LILY_PAGE_TOKENS;
         std::uint32_t count = end - key < kBlock ? end - key : kBlock;
         count = count < in_page ? count : in_page;
-        const float* keys = pool.keys(step[row].page_row, key, head);
-        const float* values = pool.values(step[row].page_row, key, head);
+        const Element* keys = pool.keys(step[row].page_row, key, head);
+        const Element* values = pool.values(step[row].page_row, key, head);
         std::uint32_t h = 0;
         for (; h + kHeads <= heads_per_key; h += kHeads)
           score<kHeads>(q + h * width, keys, count, width, scale, scores + h * kBlock);
@@ -128,8 +129,8 @@ static void attn_split(const KernelCall& call, std::uint32_t first, std::uint32_
 }
 
 void add_attn_split(KernelTable& table) {
-  add_kernel(table, {.name = "attn_split_f32", .run = attn_split, .access = "rrrrw", .args_size = sizeof(AttnSplitArgs),
-                     .tile = {1, 1, 1}, .scratch_bytes = scratch_bytes<SplitScratch>});
+  add_kernel(table, {.op = "attn_split", .run = with_kv_element<attn_split<float>, attn_split<Half>>, .tile = {1, 1, 1},
+                     .scratch_bytes = scratch_bytes<SplitScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

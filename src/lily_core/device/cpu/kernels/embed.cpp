@@ -30,13 +30,8 @@ static void embed_tile(const KernelCall& call, std::uint32_t first, std::uint32_
 }
 
 void add_embed(KernelTable& table) {
-  KernelEntry entry = {.name = nullptr, .run = embed, .access = "rrrrrw", .args_size = sizeof(RowsArgs), .tile = {1, 1, 1},
-                       .scratch_bytes = nullptr};
-  add_formats(table, entry, LILY_FORMAT_NAMES("embed", "_f32"));
-  entry.run = embed_tile;
-  entry.access = "rrrrw";
-  entry.tile[0] = 16;
-  add_formats(table, entry, LILY_FORMAT_NAMES("embed", "_f32_tile"));
+  add_formats(table, {.op = "embed", .run = embed, .tile = {1, 1, 1}});
+  add_formats(table, {.op = "embed", .is_tile = true, .run = embed_tile, .tile = {16, 1, 1}});
 }
 
 }  // namespace lily::cpu::LILY_ISA

@@ -94,19 +94,14 @@ static void experts_down_tile(const KernelCall& call, std::uint32_t first, std::
 }
 
 void add_experts_down(KernelTable& table) {
-  // [experts' format][shared expert's format]
-  static const char* const names[4][4] = {
-      LILY_FORMAT_NAMES("experts_down_q4g64", "_f32"), LILY_FORMAT_NAMES("experts_down_q4g64w", "_f32"),
-      LILY_FORMAT_NAMES("experts_down_q8g64", "_f32"), LILY_FORMAT_NAMES("experts_down_q8g64w", "_f32")};
-  for (int experts = 0; experts < 4; ++experts)
-    for (int shared = 0; shared < 4; ++shared)
-      add_kernel(table, {.name = names[experts][shared], .run = experts_down, .access = "rrrrrrrrrrrrb",
-                         .args_size = sizeof(RowsArgs), .tile = {kColumns, 0, 1},
-                         .scratch_bytes = scratch_bytes<ExpertsDownScratch>, .format = Format(experts),
-                         .second_format = Format(shared)});
-  add_formats(table, {.name = nullptr, .run = experts_down_tile, .access = "rrrrrrrw", .args_size = sizeof(RowsArgs),
-                      .tile = {kGemmColumns, kBlocksPerSlice, 1}, .scratch_bytes = scratch_bytes<GemmScratch>},
-              LILY_FORMAT_NAMES("experts_down", "_f32_tile"));
+  KernelEntry entry = {.op = "experts_down", .run = experts_down, .tile = {kColumns, 0, 1},
+                       .scratch_bytes = scratch_bytes<ExpertsDownScratch>};
+  for (const Format shared : kFormats) {
+    entry.second_format = shared;
+    add_formats(table, entry);
+  }
+  add_formats(table, {.op = "experts_down", .is_tile = true, .run = experts_down_tile, .tile = {kGemmColumns, kBlocksPerSlice, 1},
+                      .scratch_bytes = scratch_bytes<GemmScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

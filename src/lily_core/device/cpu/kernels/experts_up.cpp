@@ -82,12 +82,10 @@ static void experts_up_tile(const KernelCall& call, std::uint32_t first, std::ui
 }
 
 void add_experts_up(KernelTable& table) {
-  add_formats(table, {.name = nullptr, .run = experts_up, .access = "rrrrrrrrrrwwwb", .args_size = sizeof(RowsArgs),
-                      .tile = {kGateUpColumns, 0, 0}, .scratch_bytes = scratch_bytes<ExpertsUpScratch>},
-              LILY_FORMAT_NAMES("experts_up", "_f32"));
-  add_formats(table, {.name = nullptr, .run = experts_up_tile, .access = "rrrrrrrrrrwb", .args_size = sizeof(RowsArgs),
-                      .tile = {kGemmColumns, kBlocksPerSlice, 1}, .scratch_bytes = scratch_bytes<GemmScratch>},
-              LILY_FORMAT_NAMES("experts_up", "_f32_tile"));
+  add_formats(table, {.op = "experts_up", .run = experts_up, .tile = {kGateUpColumns, 0, 0},
+                      .scratch_bytes = scratch_bytes<ExpertsUpScratch>});
+  add_formats(table, {.op = "experts_up", .is_tile = true, .run = experts_up_tile, .tile = {kGemmColumns, kBlocksPerSlice, 1},
+                      .scratch_bytes = scratch_bytes<GemmScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

@@ -19,8 +19,7 @@ static void gated_norm(const KernelCall& call, std::uint32_t first, std::uint32_
 }
 
 void add_gated_norm(KernelTable& table) {
-  add_kernel(table, {.name = "gated_norm_f32", .run = gated_norm, .access = "rrrw", .args_size = sizeof(RowsArgs),
-                     .tile = {8, 1, 1}, .scratch_bytes = nullptr});
+  add_kernel(table, {.op = "gated_norm", .run = gated_norm, .tile = {8, 1, 1}});
 }
 
 }  // namespace lily::cpu::LILY_ISA

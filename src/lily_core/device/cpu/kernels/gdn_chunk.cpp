@@ -113,8 +113,7 @@ static void gdn_chunk(const KernelCall& call, std::uint32_t first, std::uint32_t
 }
 
 void add_gdn_chunk(KernelTable& table) {
-  add_kernel(table, {.name = "gdn_chunk_f32", .run = gdn_chunk, .access = "rrrrrwww", .args_size = sizeof(RowsArgs),
-                     .tile = {1, 1, 1}, .scratch_bytes = scratch_bytes<ChunkScratch>});
+  add_kernel(table, {.op = "gdn_chunk", .run = gdn_chunk, .tile = {1, 1, 1}, .scratch_bytes = scratch_bytes<ChunkScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

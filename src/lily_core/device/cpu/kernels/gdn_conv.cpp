@@ -76,8 +76,7 @@ static void gdn_conv(const KernelCall& call, std::uint32_t first, std::uint32_t 
 }
 
 void add_gdn_conv(KernelTable& table) {
-  add_kernel(table, {.name = "gdn_conv_f32", .run = gdn_conv, .access = "rrrrrrbwwwww", .args_size = sizeof(LayerArgs),
-                     .tile = {1, kConvRows, 1}, .scratch_bytes = scratch_bytes<ConvScratch>});
+  add_kernel(table, {.op = "gdn_conv", .run = gdn_conv, .tile = {1, kConvRows, 1}, .scratch_bytes = scratch_bytes<ConvScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

@@ -22,12 +22,9 @@ static void gdn_in_tile(const KernelCall& call, std::uint32_t first, std::uint32
 }
 
 void add_gdn_in(KernelTable& table) {
-  add_formats(table, {.name = nullptr, .run = gdn_in, .access = "rrrrrwww", .args_size = sizeof(RowsArgs), .tile = {64, 0, 1},
-                      .scratch_bytes = scratch_bytes<NormedOperand>},
-              LILY_FORMAT_NAMES("gdn_in", "_f32"));
-  add_formats(table, {.name = nullptr, .run = gdn_in_tile, .access = "rrrrwww", .args_size = sizeof(RowsArgs),
-                      .tile = {kGemmColumns, kGemmRows, 1}, .scratch_bytes = scratch_bytes<GemmScratch>},
-              LILY_FORMAT_NAMES("gdn_in", "_f32_tile"));
+  add_formats(table, {.op = "gdn_in", .run = gdn_in, .tile = {64, 0, 1}, .scratch_bytes = scratch_bytes<NormedOperand>});
+  add_formats(table, {.op = "gdn_in", .is_tile = true, .run = gdn_in_tile, .tile = {kGemmColumns, kGemmRows, 1},
+                      .scratch_bytes = scratch_bytes<GemmScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

@@ -37,12 +37,9 @@ static void gdn_out_tile(const KernelCall& call, std::uint32_t first, std::uint3
 }
 
 void add_gdn_out(KernelTable& table) {
-  add_formats(table, {.name = nullptr, .run = gdn_out, .access = "rrrrrrb", .args_size = sizeof(RowsArgs), .tile = {32, 0, 1},
-                      .scratch_bytes = scratch_bytes<GatedOperand>},
-              LILY_FORMAT_NAMES("gdn_out", "_f32"));
-  add_formats(table, {.name = nullptr, .run = gdn_out_tile, .access = "rrrrb", .args_size = sizeof(RowsArgs),
-                      .tile = {kGemmColumns, kGemmRows, 1}, .scratch_bytes = scratch_bytes<GemmScratch>},
-              LILY_FORMAT_NAMES("gdn_out", "_f32_tile"));
+  add_formats(table, {.op = "gdn_out", .run = gdn_out, .tile = {32, 0, 1}, .scratch_bytes = scratch_bytes<GatedOperand>});
+  add_formats(table, {.op = "gdn_out", .is_tile = true, .run = gdn_out_tile, .tile = {kGemmColumns, kGemmRows, 1},
+                      .scratch_bytes = scratch_bytes<GemmScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

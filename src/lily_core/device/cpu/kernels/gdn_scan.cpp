@@ -95,8 +95,8 @@ static void gdn_scan(const KernelCall& call, std::uint32_t first, std::uint32_t 
 }
 
 void add_gdn_scan(KernelTable& table) {
-  add_kernel(table, {.name = "gdn_scan_f32", .run = gdn_scan, .access = "rrrrrrrbw", .args_size = sizeof(LayerArgs),
-                     .tile = {kScanColumns, 1, 1}, .scratch_bytes = scratch_bytes<ScanScratch>});
+  add_kernel(table, {.op = "gdn_scan", .run = gdn_scan, .tile = {kScanColumns, 1, 1},
+                     .scratch_bytes = scratch_bytes<ScanScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

@@ -127,8 +127,7 @@ static void gdn_step(const KernelCall& call, std::uint32_t first, std::uint32_t 
 }
 
 void add_gdn_step(KernelTable& table) {
-  add_kernel(table, {.name = "gdn_step_f32", .run = gdn_step, .access = "rrrrrrbbw", .args_size = sizeof(LayerArgs),
-                     .tile = {0, 1, 1}, .scratch_bytes = scratch_bytes<StepScratch>});
+  add_kernel(table, {.op = "gdn_step", .run = gdn_step, .tile = {0, 1, 1}, .scratch_bytes = scratch_bytes<StepScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

@@ -2,28 +2,37 @@
 #pragma once
 
 #include "device/cpu/kernel.h"
+#include "device/cpu/kernels/simd.h"
 
 namespace lily::cpu::LILY_ISA {
 
+// Element: float, or Half with kInt16.
+template <typename Element>
 struct KvPool {
-  float* kv;
+  Element* kv;
   const std::uint32_t* page_table;  // [page_row][max_pages]
   const ModelConstants* model;
   std::uint32_t layer;
 
   // The key or value row of `position`; those behind it in the same page follow it.
-  float* keys(std::uint32_t page_row, std::uint32_t position, std::uint32_t head) const {
+  Element* keys(std::uint32_t page_row, std::uint32_t position, std::uint32_t head) const {
     return row(page_row, position, head, 0);
   }
-  float* values(std::uint32_t page_row, std::uint32_t position, std::uint32_t head) const {
+  Element* values(std::uint32_t page_row, std::uint32_t position, std::uint32_t head) const {
     return row(page_row, position, head, 1);
   }
 
-  float* row(std::uint32_t page_row, std::uint32_t position, std::uint32_t head, std::uint32_t part) const {
+  Element* row(std::uint32_t page_row, std::uint32_t position, std::uint32_t head, std::uint32_t part) const {
     const std::size_t page = page_table[std::size_t(page_row) * model->max_pages + position / LILY_PAGE_TOKENS];
     const std::size_t plane = ((page * model->num_attention_layers + layer) * 2 + part) * model->num_key_value_heads + head;
     return kv + (plane * LILY_PAGE_TOKENS + position % LILY_PAGE_TOKENS) * model->head_dim;
   }
 };
+
+// The kernel for the element type that goes with the call's operands.
+template <KernelFunction kOfFloats, KernelFunction kOfHalves>
+static void with_kv_element(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
+  (call.operands == Operands::kInt16 ? kOfHalves : kOfFloats)(call, first, last);
+}
 
 }  // namespace lily::cpu::LILY_ISA

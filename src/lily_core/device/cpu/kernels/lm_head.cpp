@@ -39,9 +39,7 @@ static void lm_head(const KernelCall& call, std::uint32_t first, std::uint32_t l
 }
 
 void add_lm_head(KernelTable& table) {
-  add_formats(table, {.name = nullptr, .run = lm_head, .access = "rrrrrrbb", .args_size = sizeof(RowsArgs),
-                      .tile = {128, 0, 1}, .scratch_bytes = scratch_bytes<NormedOperand>},
-              LILY_FORMAT_NAMES("lm_head", "_f32"));
+  add_formats(table, {.op = "lm_head", .run = lm_head, .tile = {128, 0, 1}, .scratch_bytes = scratch_bytes<NormedOperand>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

@@ -27,8 +27,7 @@ static void moe_combine(const KernelCall& call, std::uint32_t first, std::uint32
 }
 
 void add_moe_combine(KernelTable& table) {
-  add_kernel(table, {.name = "moe_combine_f32", .run = moe_combine, .access = "rrrrb", .args_size = sizeof(RowsArgs),
-                     .tile = {8, 1, 1}, .scratch_bytes = nullptr});
+  add_kernel(table, {.op = "moe_combine", .run = moe_combine, .tile = {8, 1, 1}});
 }
 
 }  // namespace lily::cpu::LILY_ISA

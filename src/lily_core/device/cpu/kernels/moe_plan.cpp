@@ -37,7 +37,7 @@ static void moe_plan(const KernelCall& call, std::uint32_t, std::uint32_t) {
 }
 
 void add_moe_plan(KernelTable& table) {
-  add_kernel(table, {.name = "moe_plan_f32", .run = moe_plan, .access = "rww", .args_size = sizeof(RowsArgs), .tile = {1, 1, 1},
+  add_kernel(table, {.op = "moe_plan", .run = moe_plan, .tile = {1, 1, 1},
                      .scratch_bytes = scratch_bytes<PlanScratch>});
 }
 

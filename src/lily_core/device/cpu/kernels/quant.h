@@ -54,13 +54,12 @@ static inline void with_format(Format format, Body&& body) {
   }
 }
 
-// The names of one op for all formats, in the order of Format; literals, because the table keeps the pointers.
-#define LILY_FORMAT_NAMES(op, rest) {op "_q4g64" rest, op "_q4g64w" rest, op "_q8g64" rest, op "_q8g64w" rest}
+constexpr Format kFormats[] = {Format::kQ4, Format::kQ4Wide, Format::kQ8, Format::kQ8Wide};
 
-static inline void add_formats(KernelTable& table, KernelEntry entry, const char* const (&names)[4]) {
-  for (int i = 0; i < 4; ++i) {
-    entry.name = names[i];
-    entry.format = Format(i);
+// The kernel for each format of its (first) weight.
+static inline void add_formats(KernelTable& table, KernelEntry entry) {
+  for (const Format format : kFormats) {
+    entry.format = format;
     add_kernel(table, entry);
   }
 }

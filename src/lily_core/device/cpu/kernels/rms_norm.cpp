@@ -17,8 +17,7 @@ static void rms_norm(const KernelCall& call, std::uint32_t first, std::uint32_t 
 }
 
 void add_rms_norm(KernelTable& table) {
-  add_kernel(table, {.name = "rms_norm_f32", .run = rms_norm, .access = "rrw", .args_size = sizeof(RowsArgs), .tile = {8, 1, 1},
-                     .scratch_bytes = nullptr});
+  add_kernel(table, {.op = "rms_norm", .run = rms_norm, .tile = {8, 1, 1}});
 }
 
 }  // namespace lily::cpu::LILY_ISA

@@ -19,12 +19,9 @@ static void router_tile(const KernelCall& call, std::uint32_t first, std::uint32
 }
 
 void add_router(KernelTable& table) {
-  add_formats(table, {.name = nullptr, .run = router, .access = "rrrrrww", .args_size = sizeof(RowsArgs), .tile = {8, 0, 1},
-                      .scratch_bytes = scratch_bytes<NormedOperand>},
-              LILY_FORMAT_NAMES("router", "_f32"));
-  add_formats(table, {.name = nullptr, .run = router_tile, .access = "rrrrww", .args_size = sizeof(RowsArgs),
-                      .tile = {kGemmColumns / 2, kGemmRows, 1}, .scratch_bytes = scratch_bytes<GemmScratch>},
-              LILY_FORMAT_NAMES("router", "_f32_tile"));
+  add_formats(table, {.op = "router", .run = router, .tile = {8, 0, 1}, .scratch_bytes = scratch_bytes<NormedOperand>});
+  add_formats(table, {.op = "router", .is_tile = true, .run = router_tile, .tile = {kGemmColumns / 2, kGemmRows, 1},
+                      .scratch_bytes = scratch_bytes<GemmScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

@@ -156,10 +156,8 @@ static void sample_pick(const KernelCall& call, std::uint32_t first, std::uint32
 }
 
 void add_sample(KernelTable& table) {
-  add_kernel(table, {.name = "sample_scan_f32", .run = sample_scan, .access = "rrrrrrww", .args_size = sizeof(RowsArgs),
-                     .tile = {4 * LILY_SAMPLE_BLOCK, 1, 1}, .scratch_bytes = nullptr});
-  add_kernel(table, {.name = "sample_pick_f32", .run = sample_pick, .access = "rrrrrbbw", .args_size = sizeof(RowsArgs),
-                     .tile = {1, 1, 1}, .scratch_bytes = scratch_bytes<NucleusScratch>});
+  add_kernel(table, {.op = "sample_scan", .run = sample_scan, .tile = {4 * LILY_SAMPLE_BLOCK, 1, 1}});
+  add_kernel(table, {.op = "sample_pick", .run = sample_pick, .tile = {1, 1, 1}, .scratch_bytes = scratch_bytes<NucleusScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

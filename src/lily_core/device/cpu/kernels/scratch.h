@@ -35,10 +35,7 @@ static inline Layout scratch_of(const KernelCall& call) {
 
 // KernelEntry::scratch_bytes of the kernels with that layout.
 template <typename Layout>
-static std::size_t scratch_bytes(const ModelConstants& model, const void* args) {
-  KernelCall call = {};
-  call.model = &model;
-  call.args = args;
+static std::size_t scratch_bytes(const KernelCall& call) {
   Scratch scratch(nullptr);
   Layout(call, scratch);
   return scratch.bytes();

@@ -10,9 +10,8 @@ static void shared_down_tile(const KernelCall& call, std::uint32_t first, std::u
 }
 
 void add_shared_down(KernelTable& table) {
-  add_formats(table, {.name = nullptr, .run = shared_down_tile, .access = "rrrrw", .args_size = sizeof(RowsArgs),
-                      .tile = {kGemmColumns, kGemmRows, 1}, .scratch_bytes = scratch_bytes<GemmScratch>},
-              LILY_FORMAT_NAMES("shared_down", "_f32_tile"));
+  add_formats(table, {.op = "shared_down", .is_tile = true, .run = shared_down_tile, .tile = {kGemmColumns, kGemmRows, 1},
+                      .scratch_bytes = scratch_bytes<GemmScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

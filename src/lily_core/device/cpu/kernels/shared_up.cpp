@@ -31,12 +31,10 @@ static void shared_up_tile(const KernelCall& call, std::uint32_t first, std::uin
 }
 
 void add_shared_up(KernelTable& table) {
-  add_formats(table, {.name = nullptr, .run = shared_up, .access = "rrrrrrrrw", .args_size = sizeof(RowsArgs),
-                      .tile = {kGateUpColumns, 0, 1}, .scratch_bytes = scratch_bytes<NormedOperand>},
-              LILY_FORMAT_NAMES("shared_up", "_f32"));
-  add_formats(table, {.name = nullptr, .run = shared_up_tile, .access = "rrrrrrrw", .args_size = sizeof(RowsArgs),
-                      .tile = {kGemmColumns / 2, kGemmRows, 1}, .scratch_bytes = scratch_bytes<GemmScratch>},
-              LILY_FORMAT_NAMES("shared_up", "_f32_tile"));
+  add_formats(table, {.op = "shared_up", .run = shared_up, .tile = {kGateUpColumns, 0, 1},
+                      .scratch_bytes = scratch_bytes<NormedOperand>});
+  add_formats(table, {.op = "shared_up", .is_tile = true, .run = shared_up_tile, .tile = {kGemmColumns / 2, kGemmRows, 1},
+                      .scratch_bytes = scratch_bytes<GemmScratch>});
 }
 
 }  // namespace lily::cpu::LILY_ISA

@@ -6,6 +6,8 @@
 
 #if defined(__SSE2__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace lily::cpu::LILY_ISA {
@@ -33,6 +35,51 @@ static inline Vf loadf(const float* from) { return load<Vf>(from); }
 static inline void storef(float* to, Vf v) { std::memcpy(to, &v, sizeof v); }
 static inline Vf splat(float x) { return x - Vf{}; }
 static inline Vi splati(std::int32_t x) { return x - Vi{}; }
+
+// A number in half precision, as it is stored.
+struct Half {
+  std::uint16_t bits;
+};
+
+// kLanes halves as floats.
+static inline Vf loadf(const Half* from) {
+#if defined(__AVX512F__)
+  return (Vf)_mm512_maskz_cvtph_ps(0xffff, load<__m256i>(from));  // g++ 12 warns about the unmasked form
+#elif defined(__F16C__)
+  return (Vf)_mm256_cvtph_ps(load<__m128i>(from));
+#elif defined(__aarch64__)
+  return (Vf)vcvt_f32_f16(load<float16x4_t>(from));
+#else
+  // Exponent and mantissa move up by 13 bits; 2^112 corrects the bias, also of subnormals. What overflows was infinite or NaN.
+  const Vi bits = __builtin_convertvector(load<Vh>(from), Vi);
+  const Vi magnitude = (bits & 0x7fff) << 13, sign = (bits & 0x8000) << 16;
+  const Vf scaled = (Vf)magnitude * 0x1p112f;
+  const Vi finite = (Vi)scaled, special = magnitude | 0x7f800000;
+  return (Vf)((magnitude >= (0x1f << 23) ? special : finite) | sign);
+#endif
+}
+
+// Rounds to the nearest half, ties to even.
+static inline void storef(Half* to, Vf v) {
+#if defined(__AVX512F__)
+  const __m256i halves = _mm512_maskz_cvtps_ph(0xffff, (__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(__F16C__)
+  const __m128i halves = _mm256_cvtps_ph((__m256)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(__aarch64__)
+  const float16x4_t halves = vcvt_f16_f32((float32x4_t)v);
+#else
+  const Vi bits = (Vi)v, sign = bits & std::int32_t(0x80000000), magnitude = bits ^ sign;
+  const Vi odd = (magnitude >> 13) & 1;
+  const Vi normal = (magnitude - (112 << 23) + 0xfff + odd) >> 13;
+  // Below 2^-14 adding 1/2 leaves the rounded bits at the end of the mantissa.
+  const Vi subnormal = (Vi)((Vf)magnitude + 0.5f) - 0x3f000000;
+  const Vi special = magnitude > 0x7f800000 ? splati(0x7e00) : splati(0x7c00);
+  const Vi wide = (magnitude >= (143 << 23) ? special : magnitude < (113 << 23) ? subnormal : normal) | (sign >> 16);
+  const Vh halves = __builtin_convertvector(wide & 0xffff, Vh);
+#endif
+  std::memcpy(to, &halves, sizeof halves);
+}
+
 
 static inline Vf to_float(Vi v) { return __builtin_convertvector(v, Vf); }
 

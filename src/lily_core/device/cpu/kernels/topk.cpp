@@ -18,8 +18,7 @@ static void topk(const KernelCall& call, std::uint32_t first, std::uint32_t last
 }
 
 void add_topk(KernelTable& table) {
-  add_kernel(table, {.name = "topk_f32", .run = topk, .access = "rww", .args_size = sizeof(RowsArgs), .tile = {32, 1, 1},
-                     .scratch_bytes = nullptr});
+  add_kernel(table, {.op = "topk", .run = topk, .tile = {32, 1, 1}});
 }
 
 }  // namespace lily::cpu::LILY_ISA
