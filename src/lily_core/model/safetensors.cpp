@@ -96,8 +96,17 @@ MappedFile::MappedFile(const std::string& path) {
   }
   size_ = static_cast<std::uint64_t>(status.st_size);
   if (size_ == 0) return;  // an empty range cannot be mapped
-  void* address = mmap(nullptr, size_, PROT_READ, MAP_SHARED, descriptor_, 0);
-  if (address == MAP_FAILED) fail("cannot map the file");
+  reserved_size_ = size_ + 2 * kAlignment;
+  reserved_ = mmap(nullptr, reserved_size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (reserved_ == MAP_FAILED) fail("cannot map the file");
+  const std::uintptr_t start = (reinterpret_cast<std::uintptr_t>(reserved_) + kAlignment - 1) / kAlignment * kAlignment;
+  void* address = mmap(reinterpret_cast<void*>(start), size_, PROT_READ, MAP_SHARED | MAP_FIXED, descriptor_, 0);
+  if (address == MAP_FAILED) {
+    const int error = errno;
+    munmap(reserved_, reserved_size_);
+    errno = error;
+    fail("cannot map the file");
+  }
   data_ = static_cast<const std::byte*>(address);
 #ifdef __APPLE__
   fcntl(descriptor_, F_NOCACHE, 1);  // for pread; the mapping stays cached
@@ -105,7 +114,7 @@ MappedFile::MappedFile(const std::string& path) {
 }
 
 MappedFile::~MappedFile() {
-  if (data_) munmap(const_cast<std::byte*>(data_), size_);
+  if (data_) munmap(reserved_, reserved_size_);
   close(descriptor_);
 }
 

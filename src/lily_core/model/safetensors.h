@@ -13,6 +13,10 @@ namespace lily {
 // An open descriptor and a read-only mapping of a whole file.
 class MappedFile {
  public:
+  // The mapping starts at a multiple of this, and what lies behind it up to the next multiple belongs to it: the page of Apple
+  // silicon, in which Metal wraps memory.
+  static constexpr std::uint64_t kAlignment = 16384;
+
   explicit MappedFile(const std::string& path);  // throws CheckpointError
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -26,6 +30,8 @@ class MappedFile {
   int descriptor_ = -1;
   const std::byte* data_ = nullptr;
   std::uint64_t size_ = 0;
+  void* reserved_ = nullptr;  // the addresses that hold the mapping
+  std::uint64_t reserved_size_ = 0;
 };
 
 class TensorFile {

@@ -23,6 +23,7 @@ class TensorSource {
                std::uint64_t offset, std::uint64_t length);
 
   const std::string& name() const { return name_; }
+  const TensorFile& file() const { return *file_; }
   const std::string& path() const;  // of the file
   Dtype dtype() const { return dtype_; }
   const std::string& dtype_name() const { return dtype_name_; }  // as written in the file

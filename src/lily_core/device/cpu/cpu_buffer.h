@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 
 #include "device/buffer.h"
 
@@ -28,6 +29,17 @@ class CpuBuffer final : public Buffer {
   void* mapping_ = nullptr;
   std::uint64_t mapping_length_ = 0;
   void* start_ = nullptr;
+};
+
+// Bytes of a mapped file, which must outlive the buffer. Read only, whatever the type says.
+class MappedBuffer final : public Buffer {
+ public:
+  MappedBuffer(std::string name, const std::byte* address, std::uint64_t length)
+      : Buffer(std::move(name), length), address_(address) {}
+  void* contents() override { return const_cast<std::byte*>(address_); }
+
+ private:
+  const std::byte* address_;
 };
 
 std::uint64_t page_size();

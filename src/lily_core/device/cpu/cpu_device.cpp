@@ -10,8 +10,9 @@
 #include "device/cpu/cpu_buffer.h"
 #include "device/cpu/cpu_executable.h"
 #include "device/cpu/kernel_table.h"
-#include "device/cpu/prepare.h"
 #include "device/cpu/thread_pool.h"
+#include "device/prepare.h"
+#include "model/tensor_source.h"
 
 namespace lily::cpu {
 namespace {
@@ -72,9 +73,12 @@ class CpuDevice final : public Device {
   void fill(const Range& range, std::uint8_t value) override { std::memset(address(range), value, range.length); }
 
   PreparedWeight prepare(const HostWeight& weight) override {
-    // A mapped file shares pages between tensors, so the checked mode could not close them one by one.
-    const Mapping mapping = guard_ ? Mapping::kNever : Mapping::kWhereAligned;
-    return prepare_weight(weight, mapping, [this](std::string buffer_name, std::uint64_t length) {
+    const auto map = [this](const TensorSource& tensor) -> std::unique_ptr<Buffer> {
+      // A mapped file shares pages between tensors, so the checked mode could not close them one by one.
+      const std::byte* address = guard_ ? nullptr : tensor.mapped(size_of(tensor.dtype()));
+      return address ? std::make_unique<MappedBuffer>(tensor.name(), address, tensor.length()) : nullptr;
+    };
+    return prepare_weight(weight, map, [this](std::string buffer_name, std::uint64_t length) {
       return allocate(std::move(buffer_name), length, Memory::kPrivate);
     });
   }

@@ -1,4 +1,4 @@
-#include "device/cpu/prepare.h"
+#include "device/prepare.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,7 +11,7 @@
 #include "lily_args.h"
 #include "model/tensor_source.h"
 
-namespace lily::cpu {
+namespace lily {
 namespace {
 
 constexpr std::uint64_t kChunkBytes = 4 << 20;  // read at a time when rows are moved or widened: memory never doubles
@@ -99,8 +99,8 @@ void read_rows(const HostMatrix& part, Component component, RowBytes bytes, std:
 
 class Preparation {
  public:
-  Preparation(const HostWeight& weight, Mapping mapping, const Allocate& allocate)
-      : weight_(weight), mapping_(mapping), allocate_(allocate), form_(common_form(weight)) {
+  Preparation(const HostWeight& weight, const MapTensor& map, const Allocate& allocate)
+      : weight_(weight), map_(map), allocate_(allocate), form_(common_form(weight)) {
     prepared_.format = format_name(form_);
   }
 
@@ -116,12 +116,11 @@ class Preparation {
   bool add_mapped(std::span<const HostMatrix> parts, Component component) {
     const HostMatrix& part = parts.front();
     const RowBytes bytes = row_bytes(part, component, form_, weight_.columns);
-    if (mapping_ == Mapping::kNever || parts.size() != 1 || !part.row_order.empty() || bytes.stored != bytes.wanted) return false;
-    const TensorSource& source = source_of(part, component);
-    const std::byte* address = source.mapped(size_of(source.dtype()));
-    if (!address) return false;
-    bind(std::make_unique<MappedBuffer>(source.name(), address, source.length()));
-    prepared_.mapped_bytes += source.length();
+    if (parts.size() != 1 || !part.row_order.empty() || bytes.stored != bytes.wanted) return false;
+    std::unique_ptr<Buffer> buffer = map_(source_of(part, component));
+    if (!buffer) return false;
+    prepared_.mapped_bytes += buffer->length();
+    bind(std::move(buffer));
     return true;
   }
 
@@ -151,7 +150,7 @@ class Preparation {
   }
 
   const HostWeight& weight_;
-  const Mapping mapping_;
+  const MapTensor& map_;
   const Allocate& allocate_;
   Form form_;
   PreparedWeight prepared_;
@@ -159,8 +158,8 @@ class Preparation {
 
 }  // namespace
 
-PreparedWeight prepare_weight(const HostWeight& weight, Mapping mapping, const Allocate& allocate) {
-  Preparation preparation(weight, mapping, allocate);
+PreparedWeight prepare_weight(const HostWeight& weight, const MapTensor& map, const Allocate& allocate) {
+  Preparation preparation(weight, map, allocate);
   const std::span<const HostMatrix> parts = weight.parts;
   if (weight.role == WeightRole::kGateUp || weight.role == WeightRole::kExpertsGateUp) {
     preparation.add(parts.first(1));   // gate
@@ -171,4 +170,4 @@ PreparedWeight prepare_weight(const HostWeight& weight, Mapping mapping, const A
   return preparation.take();
 }
 
-}  // namespace lily::cpu
+}  // namespace lily
