@@ -14,7 +14,9 @@ export PIP_ROOT_USER_ACTION := ignore
 # What another virtual environment or a user site may leave behind must not leak into this one.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-NATIVE_SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake src shaders -type f)
+NATIVE_SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake src shaders $(wildcard tests/softmetal) tools/metal_stub -type f)
+# Where the Metal device runs without a Mac, over software Metal.
+SOFTMETAL := $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(if $(wildcard tests/softmetal/*.mm),ON,OFF),OFF)
 LINTED := bench examples python tests tools
 BENCH_ARGS ?= --model lily-nano
 
@@ -35,7 +37,7 @@ $(VENV)/.packages-ready: $(VENV)/.python-ready pyproject.toml
 $(VENV)/.build-ready: $(VENV)/.packages-ready $(NATIVE_SOURCES)
 	@./tools/find_compiler.sh
 	@echo 'building the extension: minutes the first time, later only what changed'
-	$(BIN)/python -m pip install --quiet --no-build-isolation --editable .
+	$(BIN)/python -m pip install --quiet --no-build-isolation --config-settings=cmake.define.LILY_SOFTMETAL=$(SOFTMETAL) --editable .
 	@touch $@
 
 setup: $(VENV)/.build-ready ## virtual environment and editable build, nothing else

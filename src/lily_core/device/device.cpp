@@ -1,6 +1,9 @@
 #include "device/device.h"
 
 #include "device/cpu/cpu_device.h"
+#ifdef LILY_METAL
+#include "device/metal/metal_device.h"
+#endif
 
 namespace lily {
 
@@ -15,11 +18,17 @@ namespace {
 
 Precision precision_of(std::string_view device_name, std::string_view dtype) {
   if (device_name == "cpu") return cpu::precision_of(dtype);
+#ifdef LILY_METAL
+  if (device_name == "metal") return metal::precision_of(dtype);
+#endif
   throw_unavailable(device_name);
 }
 
 std::unique_ptr<Device> make_device(std::string_view name, const ModelConstants& model, const DeviceOptions& options) {
   if (name == "cpu") return cpu::make_cpu_device(model, options);
+#ifdef LILY_METAL
+  if (name == "metal") return metal::make_metal_device(model, options);
+#endif
   throw_unavailable(name);
 }
 

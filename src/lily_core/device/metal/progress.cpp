@@ -1,0 +1,78 @@
+#include "device/metal/progress.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace lily::metal {
+namespace {
+
+constexpr double kMinMeasuredSeconds = 1e-5;  // shorter ones say nothing
+constexpr double kMinPace = 0.02, kMaxPace = 1e5;
+
+}  // namespace
+
+void Progress::submitted(Submission submission) {
+  const std::lock_guard lock(mutex_);
+  unfinished_.push_back(std::move(submission));
+}
+
+void Progress::finished(Ticket ticket, double seconds, std::optional<Failure> failure) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find(unfinished_, ticket, &Submission::ticket);
+    if (found == unfinished_.end()) return;
+    if (failure) {
+      failures_.emplace_back(*found, *std::move(failure));
+    } else if (seconds > kMinMeasuredSeconds && found->estimated_seconds > 0) {
+      // Slower counts at once, faster half: too many command buffers cost little, one that is too long is killed.
+      const double measured = std::clamp(seconds / found->estimated_seconds, kMinPace, kMaxPace);
+      pace_ = std::max(measured, (pace_ + measured) / 2);
+    }
+    unfinished_.erase(found);
+  }
+  changed_.notify_all();
+}
+
+template <typename Condition>
+bool Progress::wait_until(Condition condition, double patience_seconds) {
+  std::unique_lock lock(mutex_);
+  while (!condition()) {
+    const std::size_t before = unfinished_.size();
+    const auto patience = std::chrono::duration<double>(patience_seconds);
+    if (!changed_.wait_for(lock, patience, [&] { return unfinished_.size() != before || condition(); })) return false;
+  }
+  return true;
+}
+
+bool Progress::wait(Ticket ticket, double patience_seconds) {
+  return wait_until([&] { return std::ranges::none_of(unfinished_, [&](const Submission& s) { return s.ticket <= ticket; }); },
+                    patience_seconds);
+}
+
+bool Progress::wait_for_room(std::size_t count, double patience_seconds) {
+  return wait_until([&] { return unfinished_.size() <= count; }, patience_seconds);
+}
+
+std::optional<std::pair<Submission, Failure>> Progress::take_failure(Ticket ticket) {
+  const std::lock_guard lock(mutex_);
+  std::optional<std::pair<Submission, Failure>> first;
+  std::erase_if(failures_, [&](auto& failure) {
+    if (failure.first.ticket > ticket) return false;
+    if (!first) first = std::move(failure);
+    return true;
+  });
+  return first;
+}
+
+std::string Progress::unfinished() const {
+  const std::lock_guard lock(mutex_);
+  return unfinished_.empty() ? "nothing" : unfinished_.front().content;
+}
+
+double Progress::pace() const {
+  const std::lock_guard lock(mutex_);
+  return pace_;
+}
+
+}  // namespace lily::metal
