@@ -6,3 +6,9 @@
 // A simdgroup takes one row.
 #define LILY_RMS_NORM_ROWS 4u
 #define LILY_RMS_NORM_THREADS (LILY_RMS_NORM_ROWS * LILY_SIMD_WIDTH)
+
+#define LILY_GDN_CHUNK_THREADS 256u  // a simdgroup for every 8 of the 64 tokens
+#define LILY_GDN_SCAN_COLUMNS 32u
+#define LILY_GDN_SCAN_THREADS 256u
+#define LILY_GATED_NORM_THREADS 256u  // a row: its simdgroups share the heads
+#define LILY_MOE_PLAN_THREADS 512u
