@@ -12,3 +12,27 @@
 #define LILY_GDN_SCAN_THREADS 256u
 #define LILY_GATED_NORM_THREADS 256u  // a row: its simdgroups share the heads
 #define LILY_MOE_PLAN_THREADS 512u
+
+// Matrix products of a step: weight rows, or pairs of rows of gate and up, of a threadgroup. Kernels with few rows take small
+// tiles, so that every core of the GPU has some; large ones take many, so that the prologue is paid rarely.
+#define LILY_MATVEC_THREADS 256u
+#define LILY_GDN_IN_ROWS 64u
+#define LILY_GDN_OUT_ROWS 16u
+#define LILY_ATTN_IN_ROWS 64u
+#define LILY_ATTN_OUT_ROWS 16u
+#define LILY_ROUTER_ROWS 8u
+#define LILY_SHARED_UP_ROWS 8u
+#define LILY_EXPERTS_UP_ROWS 32u
+#define LILY_LM_HEAD_ROWS 256u
+#define LILY_EXPERTS_DOWN_ROWS 16u
+#define LILY_EXPERTS_DOWN_THREADS 128u
+
+#define LILY_EMBED_THREADS 256u       // a row
+#define LILY_GDN_STEP_COLUMNS 32u     // of one value head's state
+#define LILY_GDN_STEP_THREADS 128u
+#define LILY_ATTN_PREP_HEADS 4u       // a simdgroup each
+#define LILY_ATTN_PREP_THREADS (LILY_ATTN_PREP_HEADS * LILY_SIMD_WIDTH)
+#define LILY_ATTN_SPLIT_THREADS 256u    // a split of one KV head
+#define LILY_ATTN_COMBINE_THREADS 128u  // a query head
+#define LILY_SAMPLE_SCAN_THREADS 256u   // a block of LILY_SAMPLE_BLOCK tokens
+#define LILY_SAMPLE_PICK_THREADS 512u   // a row
