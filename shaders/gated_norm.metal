@@ -1,4 +1,4 @@
-// y = norm · o / sqrt(mean(o²) + eps) · silu(z), per value head. A simdgroup takes a head of a row; a threadgroup all heads of it.
+// y = norm · o / sqrt(mean(o²) + eps) · silu(z), per value head. A simdgroup takes a head of a row, a threadgroup a row.
 #include <metal_stdlib>
 #include "lily_args.h"
 #include "lily_grid.h"

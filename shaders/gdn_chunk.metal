@@ -1,7 +1,7 @@
 // The part of the chunked delta rule that does not depend on the state: U, W and M ∗ Q Kᵀ of every 64 tokens
 // (docs/design/model.md 3.2). A threadgroup takes one value head and one chunk; all products are float32.
-// Threadgroup memory: the 36 lower 8 x 8 blocks of a 64 x 64 matrix 9,216 bytes, scratch 8 · 256 = 2,048, gates 768: 12,032 in all,
-// so that two groups fit into 32 KB. Accumulators: 16 blocks of 8 x 8 a simdgroup, 32 registers a lane.
+// Threadgroup memory: the 36 lower 8 x 8 blocks of a 64 x 64 matrix 9,216 bytes, scratch 8 · 256 = 2,048, gates 768: 12,032 in
+// all, so that two groups fit into 32 KB. Accumulators: 16 blocks of 8 x 8 a simdgroup, 32 registers a lane.
 #include "lily_args.h"
 #include "lily_grid.h"
 #include "lily_matrix.h"

@@ -1,7 +1,8 @@
 // The sequential part of the chunked delta rule: the state through all chunks, and the outputs (docs/design/model.md 3.2).
 // A threadgroup takes 32 value columns of a head: columns never meet. Simdgroup s has tokens 8 s to 8 s + 7 of a chunk and every
 // eighth strip of the state. All products are float32.
-// Threadgroup memory: state 128 · 32 floats = 16,384 bytes, D 64 · 32 = 8,192, scratch 8 · 256 = 2,048, decays 768: 27,392 in all.
+// Threadgroup memory: state 128 · 32 floats = 16,384 bytes, D 64 · 32 = 8,192, scratch 8 · 256 = 2,048, decays 768: 27,392 in
+// all.
 // Accumulators: 8 blocks of 8 x 8 a simdgroup, 16 registers a lane.
 #include "lily_args.h"
 #include "lily_grid.h"

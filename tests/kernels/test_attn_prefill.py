@@ -33,7 +33,10 @@ def paged(rng: np.random.Generator, sizes: Mapping[str, int], k: Array, v: Array
     return table, pool
 
 
-def check(run: Run, sizes: Mapping[str, int], m: int, position: int, score_scale: float = 1.0) -> None:
+def check(
+    run: Run, sizes: Mapping[str, int], m: int, position: int, score_scale: float = 1.0, first_row: int = 0
+) -> None:
+    """m rows from `position` on, which are those of a chunk from `first_row` on."""
     rng = np.random.default_rng([m, position])
     heads, kv_heads, width = (sizes[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim"))
     q, gate = normal(rng, m, heads, width, scale=score_scale), normal(rng, m, heads, width)
@@ -42,8 +45,8 @@ def check(run: Run, sizes: Mapping[str, int], m: int, position: int, score_scale
     layer = sizes["num_attention_layers"] - 1
     table, pool = paged(rng, sizes, k, v, layer)
     y = unwritten(m, heads, width)
-    step = step_rows(1, position=position, page_row=PAGE_ROW)
-    run("attn_prefill_f32", sizes, pack(m, layer), [step, q, gate, table, pool, y], (kv_heads, m, 1))
+    step = step_rows(1, position=position - first_row, page_row=PAGE_ROW)
+    run("attn_prefill_f32", sizes, pack(m, layer, first_row), [step, q, gate, table, pool, y], (kv_heads, m, 1))
     expected = attend(q, gate, k, v, position)
     assert rms_ratio(y, expected) < run.bound(BUDGET)
 
@@ -60,6 +63,10 @@ def test_first_chunk(run: Run, size: str, m: int) -> None:
 )
 def test_later_chunk(run: Run, size: str, m: int, position: int) -> None:
     check(run, SIZES[size], m, position)
+
+
+def test_a_piece_of_a_chunk(run: Run) -> None:
+    check(run, NANO, 20, 300, first_row=256)
 
 
 def test_sharp_scores(run: Run) -> None:

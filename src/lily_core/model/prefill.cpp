@@ -1,4 +1,6 @@
 // The prefill program: every kernel of one chunk of a prompt, in the order of docs/design/model.md section 3.
+#include <algorithm>
+
 #include "model/programs.h"
 #include "model/recorder.h"
 
@@ -32,7 +34,14 @@ void record_attention(Recorder& op, const Model& m, const AttentionLayerWeights&
   op.tile("attn_in", args, {a.normed, w.attn_in, a.q, a.gate, a.k, a.v}, {2 * query + 2 * key, rows});
   op.tile("attn_prep", layer_args, {io.step.buffer(), a.q, a.k, a.v, w.q_norm, w.k_norm, rope, state.page_table, state.kv},
           {c.num_attention_heads + c.num_key_value_heads, rows});
-  op("attn_prefill", layer_args, {io.step.buffer(), a.q, a.gate, state.page_table, state.kv, a.y}, {c.num_key_value_heads, rows});
+  // In pieces, all of one level: over a long context one dispatch of all rows would hold a GPU for longer than it allows.
+  const std::uint64_t row_bytes = std::uint64_t{c.precision.activation_bytes} * query;
+  for (std::uint32_t first = 0; first < rows; first += LILY_ATTN_PREFILL_PIECE) {
+    const std::uint32_t count = std::min(rows - first, LILY_ATTN_PREFILL_PIECE);
+    const auto rows_of = [&](const Tensor& tensor) { return Range{tensor.get(), first * row_bytes, count * row_bytes}; };
+    op("attn_prefill", AttnPrefillArgs{count, layer, first},
+       {io.step.buffer(), rows_of(a.q), rows_of(a.gate), state.page_table, state.kv, rows_of(a.y)}, {c.num_key_value_heads, count});
+  }
   op.tile("attn_out", args, {a.y, w.attn_out, a.x}, {c.hidden_size, rows});
 }
 

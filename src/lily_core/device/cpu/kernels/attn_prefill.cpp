@@ -82,10 +82,12 @@ static inline const float* float_keys(const Half* keys, std::uint32_t count, flo
 template <typename Element>
 static void attn_prefill(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
   const ModelConstants& model = *call.model;
+  const AttnPrefillArgs& args = args_of<AttnPrefillArgs>(call);
   const StepRow& step = *buffer<const StepRow>(call, 0);
+  const std::uint32_t position = step.position + args.first_row;
   const std::uint32_t width = model.head_dim, q_heads = model.num_attention_heads;
   const KvPool<Element> pool = {buffer<Element>(call, 4), buffer<const std::uint32_t>(call, 3), call.model,
-                                args_of<LayerArgs>(call).layer};
+                                args.layer};
   const AttentionScratch s = scratch_of<AttentionScratch>(call);
   const std::uint32_t heads_per_key = s.heads_per_key;
   const float scale = 1.0f / std::sqrt(float(width));
@@ -102,11 +104,11 @@ static void attn_prefill(const KernelCall& call, std::uint32_t first, std::uint3
       const float* q = buffer<const float>(call, 1) + (i < queries ? offset(i) : 0);
       float* to = s.q + std::size_t(i / kTileColumns) * width * kTileColumns + i % kTileColumns;
       for (std::uint32_t d = 0; d < width; ++d) to[d * kTileColumns] = i < queries ? q[d] * scale : 0.0f;
-      s.last_key[i] = std::int32_t(i < queries ? step.position + t.y0 + i / heads_per_key : 0);
+      s.last_key[i] = std::int32_t(i < queries ? position + t.y0 + i / heads_per_key : 0);
       s.largest[i] = LILY_MASKED_SCORE, s.total[i] = 0.0f;
     }
 
-    const std::uint32_t first_row_keys = step.position + t.y0 + 1, num_keys = step.position + t.y1;
+    const std::uint32_t first_row_keys = position + t.y0 + 1, num_keys = position + t.y1;
     for (std::uint32_t key0 = 0; key0 < num_keys; key0 += kKeyBlock) {
       const std::uint32_t keys = num_keys - key0 < kKeyBlock ? num_keys - key0 : kKeyBlock;
       const float* k = float_keys(pool.keys(step.page_row, key0, kv_head), keys * width, s.k);
