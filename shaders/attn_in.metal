@@ -1,4 +1,5 @@
 // q | gate | k | v = W norm(x): all input projections of an attention layer.
+#include "lily_gemm.h"
 #include "lily_matvec.h"
 #include "lily_operands.h"
 
@@ -39,4 +40,17 @@ kernel void attn_in(device const float* x [[buffer(0)]], device const float* gai
   const uint begin = group.x * LILY_ATTN_IN_ROWS;
   const Weight<LILY_WEIGHT_BITS, LILY_WEIGHT_WIDE, LILY_HIDDEN_SIZE> weight = {codes, scales, biases};
   matvec<4u>(weight, begin, min(begin + LILY_ATTN_IN_ROWS, kRows), stage).run(operand, args.rows, store, self);
+}
+
+kernel void attn_in_tile(device const half* y [[buffer(0)]], device const uint4* codes [[buffer(1)]],
+                         device const WeightPair* scales [[buffer(2)]], device const WeightPair* biases [[buffer(3)]],
+                         device half* q [[buffer(4)]], device half* gate [[buffer(5)]], device half* k [[buffer(6)]],
+                         device half* v [[buffer(7)]], constant RowsArgs& args [[buffer(8)]],
+                         uint2 group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]],
+                         uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float memory[gemm_memory<half, LILY_GEMM_ROWS>()];
+  const GemmWeight w = {codes, scales, biases};
+  const Projections store = {q, gate, k, v};
+  const Thread self = {index, simdgroup, lane};
+  gemm_dense<half>(LILY_HIDDEN_SIZE, y, args.rows, w, 2 * (LILY_QUERY_DIM + LILY_KEY_VALUE_DIM), store, group, memory, self);
 }

@@ -33,6 +33,32 @@ static inline void prepare_head(device const half* from, device const float* gai
   }
 }
 
+// The buffers of both forms.
+struct Buffers {
+  device half* q;
+  device const half* k;
+  device const half* v;
+  device const float* q_gain;
+  device const float* k_gain;
+  device const float2* rope;
+  device const uint* page_table;
+  device half* kv;
+
+  // Head `head` of row `row`; heads behind the query heads are those of k and v.
+  void prepare(uint row, uint head, uint position, uint page_row, uint layer, threadgroup float* normed, uint lane) const thread {
+    if (head < LILY_NUM_ATTENTION_HEADS) {
+      device half* at = q + (row * LILY_NUM_ATTENTION_HEADS + head) * LILY_HEAD_DIM;
+      prepare_head(at, q_gain, rope, position, at, normed, lane);
+    } else if (head < LILY_NUM_ATTENTION_HEADS + LILY_NUM_KEY_VALUE_HEADS) {
+      const uint kv_head = head - LILY_NUM_ATTENTION_HEADS;
+      const uint from = (row * LILY_NUM_KEY_VALUE_HEADS + kv_head) * LILY_HEAD_DIM;
+      device half* key = kv + key_row(page_table, page_row, position, layer, kv_head);
+      prepare_head(k + from, k_gain, rope, position, key, normed, lane);
+      for (uint i = lane; i < LILY_HEAD_DIM; i += LILY_SIMD_WIDTH) key[LILY_VALUE_ROWS + i] = v[from + i];
+    }
+  }
+};
+
 kernel void attn_prep(device const StepRow* step [[buffer(0)]], device half* q [[buffer(1)]], device const half* k [[buffer(2)]],
                       device const half* v [[buffer(3)]], device const float* q_gain [[buffer(4)]],
                       device const float* k_gain [[buffer(5)]], device const float2* rope [[buffer(6)]],
@@ -41,17 +67,22 @@ kernel void attn_prep(device const StepRow* step [[buffer(0)]], device half* q [
                       uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float normed[LILY_ATTN_PREP_HEADS * LILY_HEAD_DIM];
   const uint row = group.y, head = group.x * LILY_ATTN_PREP_HEADS + simdgroup;
-  if (row >= args.rows || head >= LILY_NUM_ATTENTION_HEADS + LILY_NUM_KEY_VALUE_HEADS) return;
-  const uint position = step[row].position;
-  threadgroup float* scratch = normed + simdgroup * LILY_HEAD_DIM;
-  if (head < LILY_NUM_ATTENTION_HEADS) {
-    device half* at = q + (row * LILY_NUM_ATTENTION_HEADS + head) * LILY_HEAD_DIM;
-    prepare_head(at, q_gain, rope, position, at, scratch, lane);
-    return;
-  }
-  const uint kv_head = head - LILY_NUM_ATTENTION_HEADS;
-  const uint from = (row * LILY_NUM_KEY_VALUE_HEADS + kv_head) * LILY_HEAD_DIM;
-  device half* key = kv + key_row(page_table, step[row].page_row, position, args.layer, kv_head);
-  prepare_head(k + from, k_gain, rope, position, key, scratch, lane);
-  for (uint i = lane; i < LILY_HEAD_DIM; i += LILY_SIMD_WIDTH) key[LILY_VALUE_ROWS + i] = v[from + i];
+  if (row >= args.rows) return;
+  const Buffers buffers = {q, k, v, q_gain, k_gain, rope, page_table, kv};
+  buffers.prepare(row, head, step[row].position, step[row].page_row, args.layer, normed + simdgroup * LILY_HEAD_DIM, lane);
+}
+
+// Row i of a chunk is i positions behind its first.
+kernel void attn_prep_tile(device const StepRow* step [[buffer(0)]], device half* q [[buffer(1)]],
+                           device const half* k [[buffer(2)]], device const half* v [[buffer(3)]],
+                           device const float* q_gain [[buffer(4)]], device const float* k_gain [[buffer(5)]],
+                           device const float2* rope [[buffer(6)]], device const uint* page_table [[buffer(7)]],
+                           device half* kv [[buffer(8)]], constant LayerArgs& args [[buffer(9)]],
+                           uint3 group [[threadgroup_position_in_grid]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+                           uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float normed[LILY_ATTN_PREP_HEADS * LILY_HEAD_DIM];
+  const uint row = group.y, head = group.x * LILY_ATTN_PREP_HEADS + simdgroup;
+  if (row >= args.rows) return;
+  const Buffers buffers = {q, k, v, q_gain, k_gain, rope, page_table, kv};
+  buffers.prepare(row, head, step->position + row, step->page_row, args.layer, normed + simdgroup * LILY_HEAD_DIM, lane);
 }

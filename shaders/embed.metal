@@ -23,3 +23,12 @@ kernel void embed(device const StepRow* step [[buffer(0)]], device const uint* t
   const uint row = group.x;
   if (row < args.rows) embed_row(weight, tokens[step[row].token_slot], (device float4*)(x + row * LILY_HIDDEN_SIZE), index);
 }
+
+kernel void embed_tile(device const uint* tokens [[buffer(0)]], device const uint4* codes [[buffer(1)]],
+                       device const WeightPair* scales [[buffer(2)]], device const WeightPair* biases [[buffer(3)]],
+                       device float* x [[buffer(4)]], constant RowsArgs& args [[buffer(5)]],
+                       uint3 group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]]) {
+  const Embedding weight = {codes, scales, biases};
+  const uint row = group.x;
+  if (row < args.rows) embed_row(weight, tokens[row], (device float4*)(x + row * LILY_HIDDEN_SIZE), index);
+}

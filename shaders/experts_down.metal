@@ -1,5 +1,6 @@
 // The second half of the chosen experts and of the shared one, onto the residual stream:
 // x += sum of weight * W_e h_e + sigmoid(shared_gate) * W hs, in the order of the slots, the shared expert last.
+#include "lily_gemm.h"
 #include "lily_matvec.h"
 
 #ifdef LILY_SECOND_BITS  // the step form, built for the formats of both weights
@@ -84,3 +85,31 @@ kernel void experts_down(device const half* h [[buffer(0)]], device const uint* 
 }
 
 #endif
+
+// Results go back from the experts' order to that of the assignments.
+struct ByAssignment {
+  device float* d;
+  device const uint* order;
+
+  void operator()(uint column, uint row, float value) const { d[ulong(order[row]) * LILY_HIDDEN_SIZE + column] = value; }
+};
+
+kernel void experts_down_tile(device const half* h [[buffer(0)]], device const uint* order [[buffer(1)]],
+                              device const ExpertBlock* blocks [[buffer(2)]], device const uint* expert_slot [[buffer(3)]],
+                              device const uint4* codes [[buffer(4)]], device const WeightPair* scales [[buffer(5)]],
+                              device const WeightPair* biases [[buffer(6)]], device float* d [[buffer(7)]],
+                              constant RowsArgs& args [[buffer(8)]], uint2 group [[threadgroup_position_in_grid]],
+                              uint index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+                              uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float memory[gemm_memory<half, LILY_EXPERT_BLOCK>()];
+  constexpr uint kDepth = LILY_MOE_INTERMEDIATE_SIZE;
+  const GemmBlock block = gemm_block(blocks, expert_slot, group.y, LILY_HIDDEN_SIZE);
+  if (block.is_empty || block.is_missing) return;  // experts_up has set the abort flag
+  const uint column0 = group.x * LILY_GEMM_COLUMNS;
+  const uint column = min(column0 + index / (LILY_GEMM_THREADS / LILY_GEMM_COLUMNS), LILY_HIDDEN_SIZE - 1);
+  const ByAssignment store = {d, order};
+  const GemmColumns<ByAssignment> output = {store, block.begin, block.end, column0, LILY_HIDDEN_SIZE};
+  const Thread self = {index, simdgroup, lane};
+  gemm<half, LILY_EXPERT_BLOCK>(kDepth, h + ulong(gemm_block_row(block, index)) * kDepth,
+                                gemm_row({codes, scales, biases}, block.expert_row + column, kDepth), memory, output, self);
+}

@@ -1,4 +1,5 @@
 // h = silu(W_gate norm(x)) * (W_up norm(x)) for the k experts that the router chose for each row.
+#include "lily_gemm.h"
 #include "lily_matvec.h"
 #include "lily_operands.h"
 #include "lily_topk.h"
@@ -61,4 +62,36 @@ kernel void experts_up(device const float* x [[buffer(0)]], device const float* 
   const ulong first = (ulong)slot * LILY_MOE_INTERMEDIATE_SIZE;
   const uint end = min(begin + LILY_EXPERTS_UP_ROWS, LILY_MOE_INTERMEDIATE_SIZE);
   matvec_gate_up<2u>(gate.from_row(first), up.from_row(first), begin, end, stage).run_padded<1u>(operand, 1u, store, self);
+}
+
+// The activations of a chunk, in the experts' order.
+struct ChunkHidden {
+  device half* h;  // [m k, I]
+
+  void operator()(uint row, uint r, float value) const thread { h[(ulong)r * LILY_MOE_INTERMEDIATE_SIZE + row] = half(value); }
+};
+
+kernel void experts_up_tile(device const half* y [[buffer(0)]], device const uint* order [[buffer(1)]],
+                            device const ExpertBlock* blocks [[buffer(2)]], device const uint* expert_slot [[buffer(3)]],
+                            device const uint4* gate_codes [[buffer(4)]], device const WeightPair* gate_scales [[buffer(5)]],
+                            device const WeightPair* gate_biases [[buffer(6)]], device const uint4* up_codes [[buffer(7)]],
+                            device const WeightPair* up_scales [[buffer(8)]], device const WeightPair* up_biases [[buffer(9)]],
+                            device half* h [[buffer(10)]], device atomic_uint* flags [[buffer(11)]],
+                            constant RowsArgs& args [[buffer(12)]], uint2 group [[threadgroup_position_in_grid]],
+                            uint index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+                            uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float memory[gemm_memory<half, LILY_EXPERT_BLOCK>()];
+  constexpr uint kDepth = LILY_HIDDEN_SIZE, kWidth = LILY_MOE_INTERMEDIATE_SIZE;
+  const GemmBlock block = gemm_block(blocks, expert_slot, group.y, kWidth);
+  if (block.is_missing && index == 0) atomic_store_explicit(&flags[0], 1u, memory_order_relaxed);
+  if (block.is_empty || block.is_missing) return;
+  const GemmWeight gate = gemm_row({gate_codes, gate_scales, gate_biases}, block.expert_row, kDepth);
+  const GemmWeight up = gemm_row({up_codes, up_scales, up_biases}, block.expert_row, kDepth);
+  const uint column0 = group.x * LILY_GEMM_GATE_UP_COLUMNS;
+  const ulong row = order[gemm_block_row(block, index)] / LILY_NUM_EXPERTS_PER_TOK;
+  const ChunkHidden store = {h};
+  const GemmGateUp<ChunkHidden> output = {store, block.begin, block.end, column0, kWidth};
+  const Thread self = {index, simdgroup, lane};
+  gemm<half, LILY_EXPERT_BLOCK>(kDepth, y + row * kDepth, gemm_gate_up_row(gate, up, column0, kWidth, kDepth, index), memory,
+                                output, self);
 }

@@ -1,4 +1,5 @@
 // qkv | z | b, a = W norm(x): all input projections of a Gated DeltaNet layer.
+#include "lily_gemm.h"
 #include "lily_matvec.h"
 #include "lily_operands.h"
 
@@ -33,4 +34,18 @@ kernel void gdn_in(device const float* x [[buffer(0)]], device const float* gain
   const uint begin = group.x * LILY_GDN_IN_ROWS;
   const Weight<LILY_WEIGHT_BITS, LILY_WEIGHT_WIDE, LILY_HIDDEN_SIZE> weight = {codes, scales, biases};
   matvec<4u>(weight, begin, min(begin + LILY_GDN_IN_ROWS, kRows), stage).run(operand, args.rows, store, self);
+}
+
+kernel void gdn_in_tile(device const half* y [[buffer(0)]], device const uint4* codes [[buffer(1)]],
+                        device const WeightPair* scales [[buffer(2)]], device const WeightPair* biases [[buffer(3)]],
+                        device half* qkv [[buffer(4)]], device half* z [[buffer(5)]], device float* ba [[buffer(6)]],
+                        constant RowsArgs& args [[buffer(7)]], uint2 group [[threadgroup_position_in_grid]],
+                        uint index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+                        uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float memory[gemm_memory<half, LILY_GEMM_ROWS>()];
+  const GemmWeight w = {codes, scales, biases};
+  const Projections store = {qkv, z, ba};
+  const Thread self = {index, simdgroup, lane};
+  constexpr uint kRows = LILY_CONV_CHANNELS + LILY_VALUE_DIM + 2u * LILY_LINEAR_NUM_VALUE_HEADS;
+  gemm_dense<half>(LILY_HIDDEN_SIZE, y, args.rows, w, kRows, store, group, memory, self);
 }

@@ -1,4 +1,5 @@
 // x += W (norm * o / rms(o) * silu(z)): the gated norm and the output projection of a Gated DeltaNet layer.
+#include "lily_gemm.h"
 #include "lily_matvec.h"
 #include "lily_operands.h"
 
@@ -62,4 +63,16 @@ kernel void gdn_out(device const float* o [[buffer(0)]], device const half* z [[
   const uint begin = group.x * LILY_GDN_OUT_ROWS;
   const Weight<LILY_WEIGHT_BITS, LILY_WEIGHT_WIDE, LILY_VALUE_DIM> weight = {codes, scales, biases};
   matvec<2u>(weight, begin, min(begin + LILY_GDN_OUT_ROWS, LILY_HIDDEN_SIZE), stage).run(operand, args.rows, store, self);
+}
+
+kernel void gdn_out_tile(device const half* y [[buffer(0)]], device const uint4* codes [[buffer(1)]],
+                         device const WeightPair* scales [[buffer(2)]], device const WeightPair* biases [[buffer(3)]],
+                         device float* x [[buffer(4)]], constant RowsArgs& args [[buffer(5)]],
+                         uint2 group [[threadgroup_position_in_grid]], uint index [[thread_index_in_threadgroup]],
+                         uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float memory[gemm_memory<half, LILY_GEMM_ROWS>()];
+  const GemmWeight w = {codes, scales, biases};
+  const Residual store = {x};
+  const Thread self = {index, simdgroup, lane};
+  gemm_dense<half>(LILY_VALUE_DIM, y, args.rows, w, LILY_HIDDEN_SIZE, store, group, memory, self);
 }

@@ -7,11 +7,25 @@
 #define LILY_RMS_NORM_ROWS 4u
 #define LILY_RMS_NORM_THREADS (LILY_RMS_NORM_ROWS * LILY_SIMD_WIDTH)
 
-#define LILY_GDN_CHUNK_THREADS 256u  // a simdgroup for every 8 of the 64 tokens
-#define LILY_GDN_SCAN_COLUMNS 32u
-#define LILY_GDN_SCAN_THREADS 256u
+// Dense products of a chunk and those of a block of an expert's rows: rows of Y, rows of W (half of them gate's, half up's).
+#define LILY_GEMM_ROWS 64u
+#define LILY_GEMM_COLUMNS 64u
+#define LILY_GEMM_GATE_UP_COLUMNS (LILY_GEMM_COLUMNS / 2u)
+#define LILY_GEMM_THREADS 128u
+
+#define LILY_GDN_CONV_SIMDGROUP_ROWS 4u  // of one key head, that a simdgroup walks
+#define LILY_GDN_CONV_ROWS (4u * LILY_GDN_CONV_SIMDGROUP_ROWS)
+#define LILY_GDN_CONV_THREADS (4u * LILY_SIMD_WIDTH)
+#define LILY_GDN_CHUNK_THREADS 256u   // a simdgroup for every 8 of the 64 tokens
+#define LILY_GDN_SCAN_COLUMNS 32u     // of one value head's state
+#define LILY_GDN_SCAN_THREADS 256u    // a simdgroup for every 8 of the 64 tokens
 #define LILY_GATED_NORM_THREADS 256u  // a row: its simdgroups share the heads
+#define LILY_ATTN_PREFILL_ROWS 16u    // of the query heads of one KV head
+#define LILY_ATTN_PREFILL_THREADS 256u
+#define LILY_TOPK_ROWS 4u  // a simdgroup each
+#define LILY_TOPK_THREADS (LILY_TOPK_ROWS * LILY_SIMD_WIDTH)
 #define LILY_MOE_PLAN_THREADS 512u
+#define LILY_MOE_COMBINE_THREADS 256u  // a row
 
 // Matrix products of a step: weight rows, or pairs of rows of gate and up, of a threadgroup. Kernels with few rows take small
 // tiles, so that every core of the GPU has some; large ones take many, so that the prologue is paid rarely.

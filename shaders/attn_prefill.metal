@@ -1,0 +1,267 @@
+// Causal attention of a chunk over the timeline's pages, with an online softmax, times sigmoid(gate).
+//
+// A threadgroup takes 16 rows and one KV head, whose query heads share every key and value that is read: four heads at a time,
+// 64 queries. Keys come 32 at a time; blocks behind the last row are not visited, and only the last one or two are masked.
+// KV reads: four heads of 16 rows a pass, so a quarter of what 16-row tiles of one head read.
+// Accumulators: 64 queries · 256 floats = 64 KB a threadgroup; each of the 8 simdgroups has all queries and 32 of the columns,
+// 64 registers a lane. All 8 heads of a KV head at once would take 128, all that a lane can have on an Apple GPU.
+// Threadgroup memory: scores 64 · 36 floats = 9,216 bytes, weights 64 · 36 halves = 4,608, scratch 8 · 256 = 2,048, per query
+// 256, flags 32: 16,160 in all, so that two groups fit into 32 KB.
+#include "lily_args.h"
+#include "lily_grid.h"
+#include "lily_kv.h"
+#include "lily_math.h"
+#include "lily_matrix.h"
+#if LILY_GEMM_FORM == 1
+#include <MetalPerformancePrimitives/MetalPerformancePrimitives.h>
+#include <metal_tensor>
+#endif
+
+constant constexpr uint kWidth = LILY_HEAD_DIM;
+constant constexpr uint kRows = LILY_ATTN_PREFILL_ROWS;
+constant constexpr uint kKeys = 32;  // of a block: it lies in one page
+constant constexpr uint kSimdgroups = LILY_ATTN_PREFILL_THREADS / 32;
+constant constexpr uint kHeadsPerKey = LILY_NUM_ATTENTION_HEADS / LILY_NUM_KEY_VALUE_HEADS;
+constant constexpr uint kHeads = kHeadsPerKey < 4 ? kHeadsPerKey : 4;  // of a pass
+constant constexpr uint kStrips = 8;                                   // of 8 queries: head · 2 + half of the rows
+constant constexpr uint kBlocks = kWidth / 64;                         // of 8 columns, that a simdgroup has
+constant constexpr uint kStride = kKeys + 4;
+static_assert(kRows == 16 && kSimdgroups == kStrips && LILY_PAGE_TOKENS % kKeys == 0, "the tile of the comment above");
+
+// The queries of a pass: row r of head h is query 16 h + r.
+struct Queries {
+  device const half* q;  // row 0 of the first head
+  uint rows;             // of the tile that exist
+  uint heads;            // of the pass that exist
+
+  device const half* strip(uint i) const {
+    return q + ulong(i % 2 * 8) * (LILY_NUM_ATTENTION_HEADS * kWidth) + i / 2 * kWidth;
+  }
+  uint rows_of(uint i) const { return i / 2 < heads ? rows_from(i % 2 * 8, rows) : 0; }
+};
+
+#if LILY_GEMM_FORM != 1
+// Scores of a block of keys: simdgroup s has 8 keys and the strips of two heads.
+static inline void score(thread const Queries& queries, device const half* keys, threadgroup float* scores,
+                         threadgroup half* scratch, uint simdgroup, uint lane) {
+  const uint first = simdgroup / 4 * 4, key = simdgroup % 4 * 8;
+  simdgroup_float8x8 sums[4];
+  for (uint i = 0; i < 4; ++i) set_zero(sums[i]);
+  for (uint d = 0; d < kWidth; d += 8) {
+    simdgroup_half8x8 a, b;
+    simdgroup_load(b, keys + key * kWidth + d, kWidth, ulong2(0, 0), true);
+    for (uint i = 0; i < 4; ++i) {
+      load_rows(a, queries.strip(first + i) + d, LILY_NUM_ATTENTION_HEADS * kWidth, queries.rows_of(first + i), false, scratch,
+                lane);
+      simdgroup_multiply_accumulate(sums[i], a, b, sums[i]);
+    }
+  }
+  for (uint i = 0; i < 4; ++i) simdgroup_store(sums[i], scores + (first + i) * 8 * kStride + key, kStride);
+}
+
+// This simdgroup's columns of the sums over the values.
+struct ValueSums {
+  simdgroup_float8x8 sums[kStrips][kBlocks];
+
+  void clear() {
+    for (uint i = 0; i < kStrips; ++i)
+      for (uint c = 0; c < kBlocks; ++c) set_zero(sums[i][c]);
+  }
+
+  void rescale(threadgroup const float* factors, threadgroup const uint* changed, threadgroup float* scratch, uint lane) {
+    for (uint i = 0; i < kStrips; ++i) {
+      if (!changed[i]) continue;
+      simdgroup_float8x8 diagonal;
+      load_diagonal(diagonal, factors + i * 8, scratch, lane);
+      for (uint c = 0; c < kBlocks; ++c) simdgroup_multiply(sums[i][c], diagonal, sums[i][c]);
+    }
+  }
+
+  // Adds the block's values: the first `keys` of them exist.
+  void add(threadgroup const half* weights, device const half* values, uint keys, threadgroup half* scratch, uint lane) {
+    for (uint j = 0; j < kKeys && j < keys; j += 8) {
+      simdgroup_half8x8 a, b[kBlocks];
+      for (uint c = 0; c < kBlocks; ++c)
+        load_rows(b[c], values + j * kWidth + c * 8, kWidth, rows_from(j, keys), false, scratch, lane);
+      for (uint i = 0; i < kStrips; ++i) {
+        simdgroup_load(a, weights + i * 8 * kStride + j, kStride);
+        for (uint c = 0; c < kBlocks; ++c) simdgroup_multiply_accumulate(sums[i][c], a, b[c], sums[i][c]);
+      }
+    }
+  }
+
+  // Calls output.put(query, column of this simdgroup, sum); `memory` is 8 x 36 floats of the simdgroup's own.
+  template <typename Output>
+  void finish(thread const Output& output, threadgroup float* memory, uint lane) {
+    for (uint i = 0; i < kStrips; ++i) {
+      for (uint c0 = 0; c0 < kBlocks; c0 += 4) {
+        constexpr uint kPart = kBlocks < 4 ? kBlocks : 4;
+        for (uint c = 0; c < kPart; ++c) simdgroup_store(sums[i][c0 + c], memory + c * 8, kStride);
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        for (uint e = lane; e < 64 * kPart; e += 32) {
+          const uint row = e / (8 * kPart), column = e % (8 * kPart);
+          output.put(i * 8 + row, c0 * 8 + column, memory[row * kStride + column]);
+        }
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+      }
+    }
+  }
+};
+#else
+// Scores of a block of keys: simdgroup s has 16 keys and the 16 rows of one head.
+static inline void score(thread const Queries& queries, device const half* keys, threadgroup float* scores, threadgroup half*,
+                         uint simdgroup, uint) {
+  constexpr auto descriptor = mpp::tensor_ops::matmul2d_descriptor(16, 16, int(kWidth), false, true, false,
+                                                                   mpp::tensor_ops::matmul2d_descriptor::mode::multiply);
+  const uint head = simdgroup / 2, key = simdgroup % 2 * 16;
+  if (head >= queries.heads) return;
+  mpp::tensor_ops::matmul2d<descriptor, execution_simdgroup> product;
+  auto q = tensor((device half*)queries.strip(head * 2), dextents<int, 2>(int(kWidth), int(queries.rows)),
+                  array<int, 2>{1, int(LILY_NUM_ATTENTION_HEADS * kWidth)});
+  auto k = tensor((device half*)keys + key * kWidth, dextents<int, 2>(int(kWidth), 16));
+  auto sums = product.get_destination_cooperative_tensor<decltype(q), decltype(k), float>();
+  product.run(q, k, sums);
+  sums.store(tensor(scores + head * 16 * kStride + key, dextents<int, 2>(16, 16), array<int, 2>{1, int(kStride)}));
+}
+
+constexpr mpp::tensor_ops::matmul2d_descriptor value_descriptor() {
+  return mpp::tensor_ops::matmul2d_descriptor(int(kStrips * 8), int(kBlocks * 8), int(kKeys), false, false, false,
+                                              mpp::tensor_ops::matmul2d_descriptor::mode::multiply_accumulate);
+}
+
+// This simdgroup's columns of the sums over the values.
+struct ValueSums {
+  typedef mpp::tensor_ops::matmul2d<value_descriptor(), execution_simdgroup> Product;
+  typedef decltype(tensor((threadgroup half*)nullptr, dextents<int, 2>(1, 1), array<int, 2>{1, 1})) Weights;
+  typedef decltype(tensor((device half*)nullptr, dextents<int, 2>(1, 1), array<int, 2>{1, 1})) Values;
+  typedef decltype(Product().template get_destination_cooperative_tensor<Weights, Values, float>()) Sums;
+
+  Sums sums;
+
+  void clear() {
+    for (ushort i = 0; i < sums.get_capacity(); ++i)
+      if (sums.is_valid_element(i)) sums[i] = 0.0f;
+  }
+
+  void rescale(threadgroup const float* factors, threadgroup const uint* changed, threadgroup float*, uint) {
+    uint any = 0;
+    for (uint i = 0; i < kStrips; ++i) any |= changed[i];
+    if (!any) return;
+    for (ushort i = 0; i < sums.get_capacity(); ++i)
+      if (sums.is_valid_element(i)) sums[i] *= factors[sums.get_multidimensional_index(i)[1]];
+  }
+
+  // Adds the block's values: the first `keys` of them exist.
+  void add(threadgroup half* weights, device const half* values, uint keys, threadgroup half*, uint) {
+    const int depth = int(min(keys, kKeys));
+    Weights p = tensor(weights, dextents<int, 2>(depth, int(kStrips * 8)), array<int, 2>{1, int(kStride)});
+    Values v = tensor((device half*)values, dextents<int, 2>(int(kBlocks * 8), depth), array<int, 2>{1, int(kWidth)});
+    Product().run(p, v, sums);
+  }
+
+  template <typename Output>
+  void finish(thread const Output& output, threadgroup float*, uint) {
+    for (ushort i = 0; i < sums.get_capacity(); ++i) {
+      if (!sums.is_valid_element(i)) continue;
+      const auto at = sums.get_multidimensional_index(i);
+      output.put(uint(at[1]), uint(at[0]), sums[i]);
+    }
+  }
+};
+#endif
+
+// What a lane keeps of the softmax of a query; the four lanes of a query keep the same.
+struct Softmax {
+  float largest;
+  float total;
+};
+
+// Turns 8 scores of a query, of keys from `key` on, into weights; returns the factor of the sums so far.
+static inline float softmax(thread Softmax& state, threadgroup const float* scores, uint key, uint last_key,
+                            threadgroup half* weights) {
+  const float scale = precise::rsqrt(float(kWidth));
+  float s[8], largest = state.largest;
+  for (uint i = 0; i < 8; ++i) {
+    s[i] = key + i <= last_key ? scores[i] * scale : LILY_MASKED_SCORE;
+    largest = max(largest, s[i]);
+  }
+  largest = max(largest, simd_shuffle_xor(largest, 1));
+  largest = max(largest, simd_shuffle_xor(largest, 2));
+  const float factor = exp(state.largest - largest);
+  float total = 0.0f;
+  for (uint i = 0; i < 8; ++i) {
+    const half p = half(exp(s[i] - largest));
+    total += float(p);
+    weights[i] = p;
+  }
+  total += simd_shuffle_xor(total, 1);
+  total += simd_shuffle_xor(total, 2);
+  state.total = state.total * factor + total;
+  state.largest = largest;
+  return factor;
+}
+
+// The end of a query: average, times sigmoid(gate).
+struct GatedOutput {
+  device const half* gate;
+  device half* y;
+  threadgroup const float* totals;
+  ulong begin;  // of row 0, first head, the simdgroup's first column
+  uint rows, heads;
+
+  void put(uint query, uint column, float sum) const {
+    if (query % kRows >= rows || query / kRows >= heads) return;
+    const ulong at = begin + (ulong(query % kRows) * LILY_NUM_ATTENTION_HEADS + query / kRows) * kWidth + column;
+    y[at] = half(sum / totals[query] * sigmoid(float(gate[at])));
+  }
+};
+
+kernel void attn_prefill(device const StepRow* step [[buffer(0)]], device const half* q [[buffer(1)]],
+                         device const half* gate [[buffer(2)]], device const uint* page_table [[buffer(3)]],
+                         device const half* kv [[buffer(4)]], device half* y [[buffer(5)]],
+                         constant AttnPrefillArgs& args [[buffer(6)]], uint2 group [[threadgroup_position_in_grid]],
+                         uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float scores[kStrips * 8 * kStride];
+  threadgroup half weights[kStrips * 8 * kStride];
+  threadgroup float all_scratch[kSimdgroups * 64];
+  threadgroup float per_query[kStrips * 8];  // the factors of a block, at the end the totals
+  threadgroup uint changed[kStrips];         // whether one of the strip's factors is not 1
+  threadgroup float* scratch = all_scratch + simdgroup * 64;
+
+  const uint kv_head = group.x, row0 = group.y * kRows, rows = min(args.rows - row0, kRows);
+  const uint position = step->position + args.first_row + row0, last_position = position + rows - 1;
+  // A simdgroup's softmax is that of strip `simdgroup`, four lanes a query.
+  const uint query = simdgroup * 8 + lane / 4, own_keys = lane % 4 * 8;
+  const uint query_position = position + query % kRows;
+
+  for (uint head0 = 0; head0 < kHeadsPerKey; head0 += kHeads) {
+    const uint head = kv_head * kHeadsPerKey + head0, heads = min(kHeads, kHeadsPerKey - head0);
+    const ulong begin = (ulong(row0) * LILY_NUM_ATTENTION_HEADS + head) * kWidth;
+    const Queries queries = {q + begin, rows, heads};
+    ValueSums sums;
+    sums.clear();
+    Softmax state = {LILY_MASKED_SCORE, 0.0f};
+
+    for (uint key0 = 0; key0 <= last_position; key0 += kKeys) {
+      device const half* keys = kv + key_row(page_table, step->page_row, key0, args.layer, kv_head);
+      device const half* values = keys + LILY_VALUE_ROWS;
+      score(queries, keys, scores, (threadgroup half*)scratch, simdgroup, lane);
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      const float factor = softmax(state, scores + query * kStride + own_keys, key0 + own_keys, query_position,
+                                   weights + query * kStride + own_keys);
+      const bool is_changed = simd_any(factor != 1.0f);
+      if (own_keys == 0) per_query[query] = factor;
+      if (lane == 0) changed[simdgroup] = is_changed ? 1 : 0;
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+      sums.rescale(per_query, changed, scratch, lane);
+      sums.add(weights, values + simdgroup * kBlocks * 8, last_position + 1 - key0, (threadgroup half*)scratch, lane);
+    }
+
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (own_keys == 0) per_query[query] = state.total;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    const GatedOutput output = {gate, y, per_query, begin + simdgroup * kBlocks * 8, rows, heads};
+    sums.finish(output, scores + simdgroup * 8 * kStride, lane);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+}
