@@ -40,7 +40,8 @@ void record_attention(Recorder& op, const Model& m, const AttentionLayerWeights&
     const std::uint32_t count = std::min(rows - first, LILY_ATTN_PREFILL_PIECE);
     const auto rows_of = [&](const Tensor& tensor) { return Range{tensor.get(), first * row_bytes, count * row_bytes}; };
     op("attn_prefill", AttnPrefillArgs{count, layer, first},
-       {io.step.buffer(), rows_of(a.q), rows_of(a.gate), state.page_table, state.kv, rows_of(a.y)}, {c.num_key_value_heads, count});
+       {io.step.buffer(), rows_of(a.q), rows_of(a.gate), state.page_table, state.kv, rows_of(a.y)},
+       {c.num_key_value_heads, count});
   }
   op.tile("attn_out", args, {a.y, w.attn_out, a.x}, {c.hidden_size, rows});
 }
