@@ -5,6 +5,7 @@ the router spreads over all experts. The bytes come from blocks of noise that ar
 every machine. The block lengths are prime, so no two rows or experts are alike.
 
     python -m tools.make_synthetic FOLDER tests/model/configs/qwen3.6-35b-a3b-mlx-4bit.json --layers 4 [--unaligned]
+        [--symmetric]
 """
 
 from __future__ import annotations
@@ -64,10 +65,10 @@ def scales(bits: int, columns: int, gain: float) -> NDArray[np.uint16]:
 
 
 @cache
-def biases(bits: int, columns: int, gain: float) -> NDArray[np.uint16]:
-    """Biases that centre the elements: the same noise as the scales."""
+def biases(bits: int, columns: int, gain: float, zero_code: float) -> NDArray[np.uint16]:
+    """Biases that make `zero_code` stand for 0: the same noise as the scales."""
     wide = (scales(bits, columns, gain).astype(np.uint32) << 16).view(np.float32)
-    return to_bf16(wide * -((2**bits - 1) / 2))
+    return to_bf16(wide * -zero_code)
 
 
 @cache
@@ -78,7 +79,8 @@ def uniform(mean: float, spread: float) -> NDArray[np.uint16]:
 class Model:
     """Names and shapes of all tensors of a config.json, in the order of the layers."""
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], symmetric: bool = False) -> None:
+        self.symmetric = symmetric
         self.text = config.get("text_config", config)
         self.quantization = config["quantization"]
         self.wrapped = config["model_type"] == "qwen3_5_moe"
@@ -139,9 +141,10 @@ class Model:
         bits = self.quantization.get(module, self.quantization)["bits"]
         lead = (experts, rows) if experts else (rows,)
         groups = (*lead, columns // GROUP_SIZE)
+        zero_code = 2.0 ** (bits - 1) if self.symmetric else (2**bits - 1) / 2
         yield Tensor(f"{module}.weight", "U32", (*lead, columns * bits // 32), codes)
         yield Tensor(f"{module}.scales", "BF16", groups, lambda: scales(bits, columns, gain))
-        yield Tensor(f"{module}.biases", "BF16", groups, lambda: biases(bits, columns, gain))
+        yield Tensor(f"{module}.biases", "BF16", groups, lambda: biases(bits, columns, gain, zero_code))
 
     def vector(self, name: str, size: int, mean: float = 1.0, spread: float = 0.2) -> Tensor:
         return Tensor(name, "BF16", (size,), lambda: uniform(mean, spread))
@@ -178,10 +181,18 @@ def write_file(path: Path, tensors: list[Tensor], unaligned: bool) -> None:
             write_repeated(file, tensor)
 
 
-def make_synthetic(folder: Path, config: dict[str, Any], *, layers: int | None = None, unaligned: bool = False) -> Path:
+def make_synthetic(
+    folder: Path,
+    config: dict[str, Any],
+    *,
+    layers: int | None = None,
+    unaligned: bool = False,
+    symmetric: bool = False,
+) -> Path:
     """Write config.json and the weights of `config`, of its first `layers` layers only if given. Returns the folder.
 
-    unaligned: tensor data starts at an odd byte, as mlx leaves it.
+    unaligned: tensor data starts at an odd byte, as mlx leaves it. symmetric: elements are scale (code - 2^(bits - 1)),
+    the numbers of formats without a bias, such as GGUF's Q4_0; otherwise the codes are centred.
     """
     config = copy.deepcopy(config)
     text = config.get("text_config", config)
@@ -193,7 +204,7 @@ def make_synthetic(folder: Path, config: dict[str, Any], *, layers: int | None =
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     shards: list[list[Tensor]] = [[]]
     size = 0
-    for tensor in Model(config).tensors():
+    for tensor in Model(config, symmetric).tensors():
         if size + tensor.nbytes > SHARD_BYTES:
             shards.append([])
             size = 0
@@ -215,9 +226,11 @@ def main() -> None:
     parser.add_argument("config", type=Path)
     parser.add_argument("--layers", type=int)
     parser.add_argument("--unaligned", action="store_true")
+    parser.add_argument("--symmetric", action="store_true", help="numbers that GGUF's Q4_0 holds too")
     args = parser.parse_args()
     config = json.loads(args.config.read_text(encoding="utf-8"))
-    make_synthetic(args.folder, config, layers=args.layers, unaligned=args.unaligned)
+    switches = {"unaligned": args.unaligned, "symmetric": args.symmetric}
+    make_synthetic(args.folder, config, layers=args.layers, **switches)
 
 
 if __name__ == "__main__":
