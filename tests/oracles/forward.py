@@ -157,9 +157,14 @@ def moe(ck: Checkpoint, name: str, x: Array, trace: Trace) -> Array:
 
 
 def forward(
-    folder: str | Path | Checkpoint, token_ids: Sequence[int], *, chunk_size: int = 0, trace: Trace = no_trace
+    folder: str | Path | Checkpoint,
+    token_ids: Sequence[int],
+    *,
+    chunk_size: int = 0,
+    positions: Sequence[int] | None = None,
+    trace: Trace = no_trace,
 ) -> Array:
-    """Logits [T, vocab_size] of every position.
+    """Logits [T, vocab_size] of every position, or of the `positions` given, in their order.
 
     chunk_size: tokens per chunk of the delta rule; 0 goes token by token. `trace(name, array)` is called with the
     intermediate results of each layer: `.router_logits`, `.topk_ids`, `.conv_state`, `.recurrent_state` and `.out`.
@@ -177,6 +182,6 @@ def forward(
         h = norm(x, ck.vector(f"{layer}.post_attention_layernorm.weight"), eps)
         x = x + moe(ck, f"{layer}.mlp", h, trace)
         trace(f"{layer}.out", x)
-    x = norm(x, ck.vector(f"{ck.root}norm.weight"), eps)
+    x = norm(x if positions is None else x[list(positions)], ck.vector(f"{ck.root}norm.weight"), eps)
     blocks = range(0, ck.config["vocab_size"], HEAD_ROWS)
     return np.concatenate([x @ ck.weight(ck.head, slice(b, b + HEAD_ROWS)).T for b in blocks], -1)
