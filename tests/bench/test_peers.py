@@ -1,6 +1,7 @@
 """The bench beside other engines: exact conversion, what arms are given, and the numbers of the record."""
 
 import argparse
+import hashlib
 import json
 import subprocess
 import sys
@@ -223,3 +224,36 @@ def test_a_bench_that_cannot_be_started_writes_no_record(checkpoint: Path, tmp_p
     done = subprocess.run([*command, "--gguf", "x.gguf"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert "--gguf goes together with" in done.stderr
+
+
+def test_the_table_shows_speed_and_error_of_each_arm() -> None:
+    def summary(speed: float) -> dict[str, object]:
+        return {"metrics": {"decode": {"median": speed, "min": speed, "max": speed, "values": [speed, speed]}}}
+
+    def stages(rms: float) -> dict[str, object]:
+        error = {"relative_rms": rms, "kl_mean": rms**2, "kl_median": rms**2}
+        return {"contexts": [64], "prefill": error, "decode": error}
+
+    record = {"arms": {"lily": summary(30.0), "peer": summary(20.0)}}
+    record |= {"ratios": run.ratios(record["arms"])}
+    assert "lily: 1.50x (1.50 to 1.50)" in run.show({**record, "error_ratios": {}})
+    found = {"lily": stages(1e-3), "peer": stages(1e-2)}
+    lines = run.show({**record, "accuracy": found, "error_ratios": run.error_ratios(found)}).splitlines()
+    assert [line.split()[0] for line in lines] == ["lily"] * 3 + ["peer"] * 3
+    assert "1.00e-02 relative RMS" in lines[4]
+    assert lines[4].endswith("lily: 0.100x")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="records need Linux")
+def test_a_peer_is_known_by_the_digests_of_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, library = tmp_path / "peer", tmp_path / "libggml-cpu.so.0"
+    program.write_bytes(b"program")
+    library.write_bytes(b"library")
+    text = f"\tlibc.so.6 => {tmp_path}/libc.so.6 (0x1)\n\tlibggml-cpu.so.0 => {library} (0x2)\n"
+    done = subprocess.CompletedProcess([], 0, stdout=text)
+    monkeypatch.setattr(run.subprocess, "run", lambda *args, **options: done)
+    found = run.describe_program(program)
+    assert found == {
+        "peer": hashlib.sha256(b"program").hexdigest(),
+        library.name: hashlib.sha256(b"library").hexdigest(),
+    }
