@@ -12,6 +12,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,8 +72,8 @@ class Engine:
 
 
 def write_tokens(length: int, vocab_size: int) -> Path:
-    """The ids that every engine reads; returns the path relative to the checkout."""
-    path = SCRATCH / "tokens.i32"
+    """The ids that every engine reads; returns the path relative to the checkout, which tells the content."""
+    path = SCRATCH / f"tokens-{length}-of-{vocab_size}.i32"
     (runner.ROOT / SCRATCH).mkdir(parents=True, exist_ok=True)
     np.array(arm.prompt(length, vocab_size), "<i4").tofile(runner.ROOT / path)
     return path
@@ -113,14 +114,15 @@ def measure_accuracy(engines: Sequence[Engine], folder: Path, config: Mapping[st
     expected = accuracy.reference(folder, token_ids, wanted)
     found: dict[str, Any] = {}
     for engine in engines:
-        work, logits = works[engine.name], SCRATCH / f"{engine.name}.logits"
-        command = engine.command(work, tokens, logits)
-        done = subprocess.run(command, cwd=runner.ROOT, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise runner.ArmError(f"accuracy of {engine.name}: exit status {done.returncode}: {done.stderr[-2000:]}")
-        rows = len(accuracy.positions(work.contexts, work.steps))
-        got = accuracy.read_logits(runner.ROOT / logits, rows, config["vocab_size"])
-        (runner.ROOT / logits).unlink()
+        work = works[engine.name]
+        with tempfile.TemporaryDirectory() as folder_of_logits:
+            logits = Path(folder_of_logits) / "logits.f32"
+            command = engine.command(work, tokens, logits)
+            done = subprocess.run(command, cwd=runner.ROOT, capture_output=True, text=True)
+            if done.returncode != 0:
+                raise runner.ArmError(f"accuracy of {engine.name}: status {done.returncode}: {done.stderr[-2000:]}")
+            rows = len(accuracy.positions(work.contexts, work.steps))
+            got = accuracy.read_logits(logits, rows, config["vocab_size"])
         stages = accuracy.by_stage(got, expected, work.contexts, work.steps)
         found[engine.name] = {"contexts": list(work.contexts), "steps": work.steps, **stages}
     return found

@@ -176,6 +176,15 @@ def test_rows_after_a_prompt_and_after_a_step_are_told_apart() -> None:
     assert stages["decode"]["relative_rms"] == pytest.approx(0.5)
 
 
+def test_the_name_of_the_token_file_tells_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Two benches may run at once, and must not change each other's ids.
+    monkeypatch.setattr(run.runner, "ROOT", tmp_path)
+    paths = {run.write_tokens(length, vocab_size) for length in (40, 80) for vocab_size in (100, 200)}
+    assert len(paths) == 4
+    short, long = (np.fromfile(tmp_path / run.write_tokens(length, 100), "<i4") for length in (40, 80))
+    assert np.array_equal(short, long[:40])
+
+
 WORK = run.Workload((512, 2048), 32)
 
 
