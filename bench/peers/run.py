@@ -151,7 +151,7 @@ def show(record: Mapping[str, Any]) -> str:
         for stage in ("prefill", "decode"):
             if error := record.get("accuracy", {}).get(name, {}).get(stage):
                 ratio = record["error_ratios"].get(name, {}).get(stage)
-                times = f"   lily: {ratio:.3f}x" if ratio else ""
+                times = f"   lily: {ratio:.2g}x" if ratio else ""
                 kl = f"KL {error['kl_mean']:.2e} mean, {error['kl_median']:.2e} median"
                 lines.append(f"{name:14} {stage + ' error':32} {error['relative_rms']:10.2e} relative RMS, {kl}{times}")
     return "\n".join(lines)

@@ -250,7 +250,7 @@ def test_the_table_shows_speed_and_error_of_each_arm() -> None:
     lines = run.show({**record, "accuracy": found, "error_ratios": run.error_ratios(found)}).splitlines()
     assert [line.split()[0] for line in lines] == ["lily"] * 3 + ["peer"] * 3
     assert "1.00e-02 relative RMS" in lines[4]
-    assert lines[4].endswith("lily: 0.100x")
+    assert lines[4].endswith("lily: 0.1x")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="records need Linux")
