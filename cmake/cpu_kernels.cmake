@@ -7,7 +7,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
   set(LILY_CPU_ISAS baseline avx2 avx512)
   set(LILY_CPU_FLAGS_baseline -march=x86-64)
   set(LILY_CPU_FLAGS_avx2 -march=x86-64-v3)
-  set(LILY_CPU_FLAGS_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
+  set(LILY_CPU_FLAGS_avx512 -march=x86-64-v4 -mavx512vnni -mprefer-vector-width=512)
 else()
   set(LILY_CPU_ISAS baseline)
   set(LILY_CPU_FLAGS_baseline "")
@@ -19,6 +19,8 @@ foreach(isa IN LISTS LILY_CPU_ISAS)
   target_include_directories(lily_cpu_${isa} PRIVATE src/lily_core shaders)
   target_compile_definitions(lily_cpu_${isa} PRIVATE LILY_ISA=${isa})
   target_compile_options(lily_cpu_${isa} PRIVATE -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
-    ${LILY_WARNINGS} -Wno-psabi ${LILY_CPU_FLAGS_${isa}})
+    ${LILY_WARNINGS} -Wno-psabi ${LILY_CPU_FLAGS_${isa}}
+    # g++ 12 finds uninitialised variables in its own AVX-512 header.
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   list(APPEND LILY_CPU_KERNEL_LIBRARIES lily_cpu_${isa})
 endforeach()

@@ -47,7 +47,11 @@ def test_a_small_one_agrees_with_the_reference(path, unaligned, tmp_path):
     config.get("text_config", config).update(SMALL, eos_token_id=999)
     folder = make_synthetic(tmp_path, config, layers=4, unaligned=unaligned)
     runtime = _core.Runtime(
-        str(folder), _core.ModelConfig(**load_config(folder).core_arguments()), memory_limit=1 << 30, max_context=512
+        str(folder),
+        _core.ModelConfig(**load_config(folder).core_arguments()),
+        memory_limit=1 << 30,
+        max_context=512,
+        dtype="float32",
     )
     report = runtime.load_report
     assert (report["mapped_bytes"] == 0) == unaligned

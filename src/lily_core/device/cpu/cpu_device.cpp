@@ -202,9 +202,10 @@ class CpuDevice final : public Device {
 }  // namespace
 
 Precision precision_of(std::string_view dtype) {
-  if (dtype == "float32" || dtype == "auto") return {};
+  if (dtype == "float32") return {};
   // Activations stay in float32 between kernels; as operands of matrix products they become 16-bit integers.
-  if (dtype == "float16") return {.dtype = "float16", .suffix = "_i16", .activation_bytes = 4, .kv_bytes = 2};
+  if (dtype == "float16" || dtype == "auto")
+    return {.dtype = "float16", .suffix = "_i16", .activation_bytes = 4, .kv_bytes = 2};
   throw std::invalid_argument("dtype \"" + std::string(dtype) +
                               "\" is not supported by the cpu device; use \"float16\", \"float32\" or \"auto\"");
 }

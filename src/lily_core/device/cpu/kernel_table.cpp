@@ -22,8 +22,8 @@ void add_all(KernelTable& table);
 #if defined(__x86_64__)
 namespace {
 
-// What -march=x86-64-v3 and -v4 need (cmake/cpu_kernels.cmake). Clang knows these names only since version 18, and before that
-// not all features behind them; every processor with those that it knows has the others too.
+// What -march=x86-64-v3, and -v4 with VNNI, need (cmake/cpu_kernels.cmake). Clang knows these names only since version 18, and
+// before that not all features behind them; every processor with those that it knows has the others too.
 #if defined(__clang__) && (defined(__apple_build_version__) || __clang_major__ < 18)
 bool supports_v3() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
@@ -31,11 +31,12 @@ bool supports_v3() {
 }
 bool supports_v4() {
   return supports_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512vnni");
 }
 #else
 bool supports_v3() { return __builtin_cpu_supports("x86-64-v3"); }
-bool supports_v4() { return __builtin_cpu_supports("x86-64-v4"); }
+bool supports_v4() { return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni"); }
 #endif
 
 }  // namespace

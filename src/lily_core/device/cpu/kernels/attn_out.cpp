@@ -10,7 +10,7 @@ std::uint32_t query_dim(const ModelConstants& model) { return model.num_attentio
 
 struct AttentionOutput : Operand {
   AttentionOutput(const KernelCall& call, Scratch& scratch)
-      : Operand(scratch, call.format, args_of<RowsArgs>(call).rows, query_dim(*call.model)) {}
+      : Operand(call, scratch, call.format, args_of<RowsArgs>(call).rows, query_dim(*call.model)) {}
 };
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace lily::cpu::LILY_ISA {
 
 // A tile takes a slice of the experts (those whose id modulo the number of slices is its own), not a stretch of the block
 // axis: the axis ends in sentinels, and an expert's rows stay together, so its weights are unpacked once.
-constexpr std::uint32_t kBlocksPerSlice = 32;
+constexpr std::uint32_t kBlocksPerSlice = 4;
 
 struct ExpertRun {
   std::uint32_t expert, begin, end;  // positions in `order`, at most kGemmRows

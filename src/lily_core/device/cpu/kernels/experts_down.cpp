@@ -15,8 +15,8 @@ struct ExpertsDownScratch {
   ExpertsDownScratch(const KernelCall& call, Scratch& scratch)
       : rows(args_of<RowsArgs>(call).rows),
         assignments(rows * call.model->num_experts_per_tok),
-        h(scratch, call.format, assignments, call.model->moe_intermediate_size),
-        hs(scratch, call.second_format, rows, call.model->shared_expert_intermediate_size),
+        h(call, scratch, call.format, assignments, call.model->moe_intermediate_size),
+        hs(call, scratch, call.second_format, rows, call.model->shared_expert_intermediate_size),
         products(scratch.take<float>(std::size_t(assignments) * kColumns)) {}
 
   std::uint32_t rows, assignments;
@@ -77,18 +77,21 @@ static void experts_down_tile(const KernelCall& call, std::uint32_t first, std::
   const ExpertBlock* blocks = buffer<const ExpertBlock>(call, 2);
   const std::uint32_t* expert_slot = buffer<const std::uint32_t>(call, 3);
   float* d = buffer<float>(call, 7);
-  const GemmScratch scratch = scratch_of<GemmScratch>(call);
+  GemmScratch scratch = scratch_of<GemmScratch>(call);
   for (std::uint32_t i = first; i < last; ++i) {
     const Tile t = tile_at(call, i);
-    const std::uint32_t columns = t.x1 - t.x0;
     for_expert_runs(call, t, blocks, [&](const ExpertRun& run) {
       const std::uint32_t slot = expert_slot[run.expert], rows = run.end - run.begin;
       if (slot == LILY_NO_EXPERT) return;  // experts_up has set the abort flag
-      gemm(call.format, stacked_weight(call, 4, slot, hidden, width), width, t.x0, columns,
-           [&](std::uint32_t row) { return h + std::size_t(run.begin + row) * width; }, rows, scratch, scratch.product[0]);
-      for (std::uint32_t row = 0; row < rows; ++row)
-        std::memcpy(d + std::size_t(order[run.begin + row]) * hidden + t.x0, scratch.product[0] + row * kGemmColumns,
-                    columns * sizeof(float));
+      const Weight w = stacked_weight(call, 4, slot, hidden, width);
+      scratch.set_rows(rows, width, [&](std::uint32_t row) { return h + std::size_t(run.begin + row) * width; });
+      for (std::uint32_t n = t.x0; n < t.x1; n += kGemmColumns) {
+        const std::uint32_t columns = t.x1 - n < kGemmColumns ? t.x1 - n : kGemmColumns;
+        gemm(call.format, w, n, columns, scratch, scratch.product[0]);
+        for (std::uint32_t row = 0; row < rows; ++row)
+          std::memcpy(d + std::size_t(order[run.begin + row]) * hidden + n, scratch.product[0] + row * kGemmColumns,
+                      columns * sizeof(float));
+      }
     });
   }
 }
@@ -100,7 +103,7 @@ void add_experts_down(KernelTable& table) {
     entry.second_format = shared;
     add_formats(table, entry);
   }
-  add_formats(table, {.op = "experts_down", .is_tile = true, .run = experts_down_tile, .tile = {kGemmColumns, kBlocksPerSlice, 1},
+  add_formats(table, {.op = "experts_down", .is_tile = true, .run = experts_down_tile, .tile = {0, kBlocksPerSlice, 1},
                       .scratch_bytes = scratch_bytes<GemmScratch>});
 }
 

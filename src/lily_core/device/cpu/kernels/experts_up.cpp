@@ -65,18 +65,19 @@ static void experts_up_tile(const KernelCall& call, std::uint32_t first, std::ui
   const ExpertBlock* blocks = buffer<const ExpertBlock>(call, 2);
   const std::uint32_t* expert_slot = buffer<const std::uint32_t>(call, 3);
   float* h = buffer<float>(call, 10);
-  const GemmScratch scratch = scratch_of<GemmScratch>(call);
+  GemmScratch scratch = scratch_of<GemmScratch>(call);
   for (std::uint32_t i = first; i < last; ++i) {
     const Tile t = tile_at(call, i);
     for_expert_runs(call, t, blocks, [&](const ExpertRun& run) {
       const std::uint32_t slot = expert_slot[run.expert];
       if (slot == LILY_NO_EXPERT) return set_abort(buffer<StepFlags>(call, 11));
-      auto row_at = [&](std::uint32_t row) {
+      scratch.set_rows(run.end - run.begin, hidden, [&](std::uint32_t row) {
         return y + std::size_t(order[run.begin + row] / model.num_experts_per_tok) * hidden;
-      };
+      });
       const Weight gate = stacked_weight(call, 4, slot, width, hidden), up = stacked_weight(call, 7, slot, width, hidden);
-      gemm_gate_up(call.format, gate, up, hidden, t.x0, t.x1 - t.x0, row_at, run.end - run.begin, scratch,
-                   h + std::size_t(run.begin) * width + t.x0, width);
+      for (std::uint32_t n = t.x0; n < t.x1; n += kGemmColumns)
+        gemm_gate_up(call.format, gate, up, n, t.x1 - n < kGemmColumns ? t.x1 - n : kGemmColumns, scratch,
+                     h + std::size_t(run.begin) * width + n, width);
     });
   }
 }
@@ -84,7 +85,7 @@ static void experts_up_tile(const KernelCall& call, std::uint32_t first, std::ui
 void add_experts_up(KernelTable& table) {
   add_formats(table, {.op = "experts_up", .run = experts_up, .tile = {kGateUpColumns, 0, 0},
                       .scratch_bytes = scratch_bytes<ExpertsUpScratch>});
-  add_formats(table, {.op = "experts_up", .is_tile = true, .run = experts_up_tile, .tile = {kGemmColumns, kBlocksPerSlice, 1},
+  add_formats(table, {.op = "experts_up", .is_tile = true, .run = experts_up_tile, .tile = {0, kBlocksPerSlice, 1},
                       .scratch_bytes = scratch_bytes<GemmScratch>});
 }
 

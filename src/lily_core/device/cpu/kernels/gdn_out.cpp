@@ -10,7 +10,7 @@ namespace {
 
 struct GatedOperand : Operand {
   GatedOperand(const KernelCall& call, Scratch& scratch)
-      : Operand(scratch, call.format, args_of<RowsArgs>(call).rows, call.model->value_dim()),
+      : Operand(call, scratch, call.format, args_of<RowsArgs>(call).rows, call.model->value_dim()),
         gated(scratch.take<float>(columns)) {}
 
   float* gated;  // [Hv dv]: one row

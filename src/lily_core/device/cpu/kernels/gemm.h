@@ -1,33 +1,83 @@
-// y = x Wᵀ for a quantised weight W and many rows x: codes are turned into f32 once per tile and block of rows.
+// y = x Wᵀ for a quantised weight W and many rows x. A panel of codes is unpacked once per tile and passes by all rows: as f32,
+// or as 16-bit integers that meet rows of 16-bit integers.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 
 #include "device/cpu/kernels/activation.h"
 #include "device/cpu/kernels/output.h"
+#include "device/cpu/kernels/panel.h"
 #include "device/cpu/kernels/product.h"
-#include "device/cpu/kernels/quant.h"
 #include "device/cpu/kernels/scratch.h"
+#include "device/cpu/kernels/shorts.h"
 
 namespace lily::cpu::LILY_ISA {
 
-// The panel (columns × depth floats, 128 KiB) stays in the second-level cache while all rows of the block pass by;
-// a sliver of a register tile's rows (depth floats each) stays in the first.
+// A panel of floats (128 KiB) stays in the second-level cache while all rows of the block pass by, and a sliver of a register
+// tile's rows in the first. A panel of integers stays in the first one (32 KiB with 16 lanes): few rows, as the experts have
+// them, do not repay the way to the second and back.
 constexpr std::uint32_t kGemmColumns = 128;
-constexpr std::uint32_t kGemmDepth = 256;
+constexpr std::uint32_t kGemmDepth = 256;        // of a panel of floats
+constexpr std::uint32_t kGemmShortDepth = 512;   // of a panel of integers
 constexpr std::uint32_t kGemmRows = 256;
 constexpr std::uint32_t kSliverStride = kGemmDepth + 16;  // rows of x are often 4096 bytes apart: all in one cache set
+constexpr std::uint32_t kShortPadding = 32;               // likewise
 static_assert(kGemmColumns % kTileColumns == 0);
 
-struct GemmScratch {
-  GemmScratch(const KernelCall&, Scratch& scratch)
-      : panel(scratch.take<float>(kGemmColumns * kGemmDepth)),
-        sliver(scratch.take<float>(kTileRows * kSliverStride)),
-        product{scratch.take<float>(kGemmRows * kGemmColumns), scratch.take<float>(kGemmRows * kGemmColumns)} {}
+// The widest rows that a model's matrix products read.
+static inline std::uint32_t widest_row(const ModelConstants& model) {
+  return std::max({model.hidden_size, model.value_dim(), model.num_attention_heads * model.head_dim, model.moe_intermediate_size,
+                   model.shared_expert_intermediate_size});
+}
 
-  float* panel;       // [column / kTileColumns][k][column % kTileColumns]
-  float* sliver;      // [kTileRows][kSliverStride]
-  float* product[2];  // [kGemmRows][kGemmColumns]; the second for gate and up
+struct GemmScratch {
+  GemmScratch(const KernelCall& call, Scratch& scratch)
+      : operands(call.operands),
+        width(0),
+        rows(0),
+        at(scratch.take<const float*>(kGemmRows)),
+        product{scratch.take<float>(kGemmRows * kGemmColumns), scratch.take<float>(kGemmRows * kGemmColumns)} {
+    if (operands == Operands::kInt16) {
+      const std::size_t widest = widest_row(*call.model);
+      shorts = scratch.take<std::int16_t>(kGemmRows * (widest + kShortPadding));
+      sums = scratch.take<float>(kGemmRows * (widest / LILY_GROUP_SIZE));
+      row_scales = scratch.take<float>(kGemmRows);
+      short_panel = scratch.take<Vs>(kGemmShortDepth);
+      scales = scratch.take<float>(kTileColumns * (widest / LILY_GROUP_SIZE));
+      biases = scratch.take<float>(kTileColumns * (widest / LILY_GROUP_SIZE));
+    } else {
+      panel = scratch.take<float>(kGemmColumns * kGemmDepth);
+      sliver = scratch.take<float>(kTileRows * kSliverStride);
+    }
+  }
+
+  // Makes `count` rows of `row_width` floats ready: x_i = row_at(i).
+  template <typename RowAt>
+  void set_rows(std::uint32_t count, std::uint32_t row_width, RowAt row_at) {
+    rows = count, width = row_width;
+    for (std::uint32_t i = 0; i < count; ++i) {
+      at[i] = row_at(i);
+      if (operands == Operands::kInt16) row_scales[i] = quantise_tile_row(at[i], width, shorts_of(i), sums_of(i));
+    }
+  }
+  std::int16_t* shorts_of(std::uint32_t row) const { return shorts + row * std::size_t(width + kShortPadding); }
+  float* sums_of(std::uint32_t row) const { return sums + row * std::size_t(width / LILY_GROUP_SIZE); }
+
+  Operands operands;
+  std::uint32_t width, rows;  // of the operand
+  const float** at;           // [kGemmRows]
+  float* product[2];          // [kGemmRows][kGemmColumns]; the second for gate and up
+
+  float* panel = nullptr;   // [column / kTileColumns][k][column % kTileColumns]
+  float* sliver = nullptr;  // [kTileRows][kSliverStride]
+
+  std::int16_t* shorts = nullptr;  // [rows][width + kShortPadding], in the order of quantise_tile_row
+  float* sums = nullptr;           // [rows][width / 64]
+  float* row_scales = nullptr;     // [rows]
+  Vs* short_panel = nullptr;       // [k / 2][2]: kLanes columns times two neighbours
+  float* scales = nullptr;         // [group][kTileColumns]
+  float* biases = nullptr;         // likewise
 };
 
 // Matrix `matrix` of the stack of [rows, columns] matrices bound from buffer `index` on.
@@ -39,68 +89,129 @@ static inline Weight stacked_weight(const KernelCall& call, int index, std::uint
   return {w.codes + groups * group_bytes(call.format), w.scales + pair_bytes, w.biases + pair_bytes};
 }
 
-// Rows [n0, n0 + columns) of the weight, elements [k0, k0 + depth) of each, as panels; columns past the last are 0.
-// Lanes are rows of the weight: one word of each, transposed, holds 32 / kBits neighbours that are shifted out one by one.
 template <Format kFormat>
-static inline void unpack_panel(const Weight& w, std::uint32_t width, std::uint32_t n0, std::uint32_t columns, std::uint32_t k0,
-                                std::uint32_t depth, float* panel) {
-  constexpr int kBits = is_4_bit(kFormat) ? 4 : 8, kCodes = 32 / kBits, kWords = LILY_GROUP_SIZE / kCodes;
-  const std::uint32_t padded = (columns + kTileColumns - 1) / kTileColumns * kTileColumns;
-  for (std::uint32_t n = 0; n < padded; n += kLanes) {
-    float* to = panel + std::size_t(n / kTileColumns) * kTileColumns * kGemmDepth + n % kTileColumns;
-    const std::uint32_t lanes = n >= columns ? 0 : columns - n < std::uint32_t(kLanes) ? columns - n : kLanes;
-    for (std::uint32_t k = 0; k < depth; k += LILY_GROUP_SIZE) {
-      std::uint32_t words[kWords][kLanes];
-      float scales[kLanes], biases[kLanes];
-      if (lanes < std::uint32_t(kLanes)) {
-        std::memset(words, 0, sizeof words);
-        std::memset(scales, 0, sizeof scales);
-        std::memset(biases, 0, sizeof biases);
-      }
-      for (std::uint32_t lane = 0; lane < lanes; ++lane) {
-        const std::size_t group = (std::size_t(n0 + n + lane) * width + k0 + k) / LILY_GROUP_SIZE;
-        scales[lane] = pair_value<kFormat>(w.scales, group);
-        biases[lane] = pair_value<kFormat>(w.biases, group);
-        const std::uint8_t* codes = w.codes + group * group_bytes(kFormat);
-        for (int i = 0; i < kWords; ++i) words[i][lane] = load<std::uint32_t>(codes + 4 * i);
-      }
-      const Vf scale = loadf(scales), bias = loadf(biases);
-      for (int i = 0; i < kWords; ++i) {
-        const Vi word = load<Vi>(words[i]);
-#pragma GCC unroll 8
-        for (int j = 0; j < kCodes; ++j) {
-          const Vi code = (word >> (kBits * j)) & ((1 << kBits) - 1);
-          storef(to, to_float(code) * scale + bias);
-          to += kTileColumns;
-        }
-      }
-    }
-  }
-}
-
-// product[i, n - n0] = x_i · W_n for i < rows <= kGemmRows and n in [n0, n0 + columns), columns <= kGemmColumns.
-// x_i = row_at(i), `width` elements.
-template <typename RowAt>
-static inline void gemm(Format format, const Weight& w, std::uint32_t width, std::uint32_t n0, std::uint32_t columns,
-                        RowAt row_at, std::uint32_t rows, const GemmScratch& scratch, float* product) {
-  for (std::uint32_t k0 = 0; k0 < width; k0 += kGemmDepth) {
-    const std::uint32_t depth = width - k0 < kGemmDepth ? width - k0 : kGemmDepth;
-    with_format(format, [&]<Format kFormat>() { unpack_panel<kFormat>(w, width, n0, columns, k0, depth, scratch.panel); });
-    for_row_blocks(rows, [&](std::uint32_t begin, std::uint32_t count) {
+static inline void gemm_floats(const Weight& w, std::uint32_t n0, std::uint32_t columns, const GemmScratch& s,
+                               float* product) {
+  for (std::uint32_t k0 = 0; k0 < s.width; k0 += kGemmDepth) {
+    const std::uint32_t depth = std::min(s.width - k0, kGemmDepth);
+    unpack_floats<kFormat>(w, s.width, n0, columns, k0, depth, kGemmDepth, s.panel);
+    for_row_blocks(s.rows, [&](std::uint32_t begin, std::uint32_t count) {
       for (std::uint32_t i = 0; i < count; ++i) {
-        const float* x = row_at(begin + i) + k0;
-        for (std::uint32_t k = 0; k < depth; k += kLanes) storef(scratch.sliver + i * kSliverStride + k, loadf(x + k));
+        const float* x = s.at[begin + i] + k0;
+        for (std::uint32_t k = 0; k < depth; k += kLanes) storef(s.sliver + i * kSliverStride + k, loadf(x + k));
       }
       // The next block's rows come while this one is multiplied: they are short and far apart, so no hardware foresees them.
-      for (std::uint32_t i = begin + count; i < rows && i < begin + count + kTileRows; ++i) {
-        const float* x = row_at(i) + k0;
+      for (std::uint32_t i = begin + count; i < s.rows && i < begin + count + kTileRows; ++i) {
+        const float* x = s.at[i] + k0;
         for (std::uint32_t k = 0; k < depth; k += 16) __builtin_prefetch(x + k);
       }
       for (std::uint32_t n = 0; n < columns; n += kTileColumns)
-        product_tile_of(count, {scratch.sliver, kSliverStride, 1}, scratch.panel + n * kGemmDepth, kTileColumns, depth, k0 > 0,
+        product_tile_of(count, {s.sliver, kSliverStride, 1}, s.panel + n * kGemmDepth, kTileColumns, depth, k0 > 0,
                         product + begin * kGemmColumns + n, kGemmColumns);
     });
   }
+}
+
+// Rows of a register tile: twice as many accumulators, two vectors of the panel and a pair of x must fit the registers.
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int kShortTileRows = 8;
+#else
+constexpr int kShortTileRows = 4;
+#endif
+
+// Rows of a register tile of integer products.
+struct ShortRows {
+  const std::int16_t* shorts;
+  std::size_t stride;
+  const float* sums;
+  std::size_t sums_stride;
+};
+
+// c = x Wᵀ, or c += x Wᵀ, over `groups` groups of the panel, without the rows' scales. The integer sums of one group are exact.
+template <int kRows, typename Prefetch>
+static inline void short_tile(ShortRows x, const Vs* panel, const float* scales, const float* biases, std::uint32_t groups,
+                              bool accumulate, float* c, Prefetch& prefetch) {
+  for (std::uint32_t group = 0; group < groups; ++group) {
+    prefetch();
+    Vi acc[kRows][2] = {};
+    for (std::uint32_t k = 0; k < LILY_GROUP_SIZE; k += 2, panel += 2) {
+      const Vs w0 = panel[0], w1 = panel[1];
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) {
+        const Vs pair = (Vs)splati(load<std::int32_t>(x.shorts + i * x.stride + k));
+        acc[i][0] = dot_pairs(acc[i][0], w0, pair);
+        acc[i][1] = dot_pairs(acc[i][1], w1, pair);
+      }
+    }
+    x.shorts += LILY_GROUP_SIZE;
+    const bool first = group == 0 && !accumulate;
+    for (int half = 0; half < 2; ++half) {
+      const Vf scale = loadf(scales + half * kLanes), bias = loadf(biases + half * kLanes);
+#pragma GCC unroll 12
+      for (int i = 0; i < kRows; ++i) {
+        float* to = c + i * kGemmColumns + half * kLanes;
+        const Vf before = first ? Vf{} : loadf(to);
+        storef(to, before + bias * x.sums[i * x.sums_stride] + scale * to_float(acc[i][half]));
+      }
+    }
+    ++x.sums, scales += kTileColumns, biases += kTileColumns;
+  }
+}
+
+template <int kRows = kShortTileRows, typename Prefetch>
+static inline void short_tile_of(std::uint32_t rows, ShortRows x, const Vs* panel, const float* scales, const float* biases,
+                                 std::uint32_t groups, bool accumulate, float* c, Prefetch& prefetch) {
+  if constexpr (kRows > 1) {
+    if (rows < std::uint32_t(kRows))
+      return short_tile_of<kRows - 1>(rows, x, panel, scales, biases, groups, accumulate, c, prefetch);
+  }
+  short_tile<kRows>(x, panel, scales, biases, groups, accumulate, c, prefetch);
+}
+
+template <Format kFormat>
+static inline void gemm_shorts(const Weight& w, std::uint32_t n0, std::uint32_t columns, const GemmScratch& s, float* product) {
+  const std::uint32_t row_groups = s.width / LILY_GROUP_SIZE;
+  for (std::uint32_t n = 0; n < columns; n += kTileColumns) {
+    unpack_pairs<kFormat>(w.scales, row_groups, n0 + n, n0 + columns, s.scales);
+    unpack_pairs<kFormat>(w.biases, row_groups, n0 + n, n0 + columns, s.biases);
+    for (std::uint32_t k0 = 0; k0 < s.width; k0 += kGemmShortDepth) {
+      const std::uint32_t depth = std::min(s.width - k0, kGemmShortDepth), group0 = k0 / LILY_GROUP_SIZE;
+      unpack_shorts<kFormat>(w, s.width, n0 + n, n0 + columns, k0, depth, s.short_panel);
+      // While this panel is multiplied the next one comes from memory.
+      const bool is_last = k0 + depth == s.width;
+      const std::uint32_t next_n = n0 + n + (is_last ? kTileColumns : 0);
+      const std::uint32_t next_group = is_last ? 0 : group0 + depth / LILY_GROUP_SIZE;
+      const std::uint32_t next_groups = std::min(row_groups - next_group, kGemmShortDepth / LILY_GROUP_SIZE);
+      constexpr std::size_t kCodes = group_bytes(kFormat), kPair = is_wide(kFormat) ? sizeof(float) : sizeof(std::uint16_t);
+      RowPrefetch codes(w.codes, row_groups * kCodes, next_n, next_group * kCodes, next_groups * kCodes), scales, biases;
+      if (is_last) {
+        scales = {w.scales, row_groups * kPair, next_n, 0, row_groups * kPair};
+        biases = {w.biases, row_groups * kPair, next_n, 0, row_groups * kPair};
+      }
+      // Evenly, over the groups of all row blocks.
+      const std::uint32_t turns = (s.rows + kShortTileRows - 1) / kShortTileRows * (depth / LILY_GROUP_SIZE);
+      const int lines = (kTileColumns * int((next_groups * kCodes + 63) / 64) + turns - 1) / turns;
+      auto prefetch = [&] { codes.lines(lines), scales.lines(lines), biases.lines(lines); };
+      for_row_blocks<kShortTileRows>(s.rows, [&](std::uint32_t begin, std::uint32_t count) {
+        const ShortRows x = {s.shorts_of(begin) + k0, s.width + kShortPadding, s.sums_of(begin) + group0, row_groups};
+        short_tile_of(count, x, s.short_panel, s.scales + group0 * kTileColumns, s.biases + group0 * kTileColumns,
+                      depth / LILY_GROUP_SIZE, k0 > 0, product + begin * kGemmColumns + n, prefetch);
+      });
+    }
+    for (std::uint32_t i = 0; i < s.rows; ++i)
+      for (int half = 0; half < 2; ++half) {
+        float* to = product + i * kGemmColumns + n + half * kLanes;
+        storef(to, s.row_scales[i] * loadf(to));
+      }
+  }
+}
+
+// product[i, n - n0] = x_i · W_n for the operand's rows and n in [n0, n0 + columns), columns <= kGemmColumns.
+static inline void gemm(Format format, const Weight& w, std::uint32_t n0, std::uint32_t columns, const GemmScratch& s,
+                        float* product) {
+  with_format(format, [&]<Format kFormat>() {
+    (s.operands == Operands::kInt16 ? gemm_shorts<kFormat> : gemm_floats<kFormat>)(w, n0, columns, s, product);
+  });
 }
 
 // y = x Wᵀ over the tiles of a dispatch of extent (rows of W, rows of x), x being buffer 0 and W the next ones:
@@ -109,12 +220,14 @@ template <typename Store>
 static inline void gemm_tiles(const KernelCall& call, std::uint32_t first, std::uint32_t last, std::uint32_t width, Store store) {
   const float* x = buffer<const float>(call, 0);
   const Weight w = weight_at(call, 1);
-  const GemmScratch scratch = scratch_of<GemmScratch>(call);
+  GemmScratch scratch = scratch_of<GemmScratch>(call);
+  std::uint32_t ready = ~0u;  // first of the rows that the operand holds
   for (std::uint32_t index = first; index < last; ++index) {
     const Tile t = tile_at(call, index);
     const std::uint32_t columns = t.x1 - t.x0;
-    gemm(call.format, w, width, t.x0, columns, [&](std::uint32_t i) { return x + std::size_t(t.y0 + i) * width; }, t.y1 - t.y0,
-         scratch, scratch.product[0]);
+    if (ready != t.y0) scratch.set_rows(t.y1 - t.y0, width, [&](std::uint32_t i) { return x + std::size_t(t.y0 + i) * width; });
+    ready = t.y0;
+    gemm(call.format, w, t.x0, columns, scratch, scratch.product[0]);
     for (std::uint32_t row = t.y0; row < t.y1; ++row)
       store(row, t.x0, columns, scratch.product[0] + (row - t.y0) * kGemmColumns);
   }
@@ -142,13 +255,11 @@ static inline void gemm_add(const KernelCall& call, std::uint32_t first, std::ui
 }
 
 // Columns [n0, n0 + columns) of silu(x W_gateᵀ) · (x W_upᵀ), row i to `to` + i · to_row.
-template <typename RowAt>
-static inline void gemm_gate_up(Format format, const Weight& gate, const Weight& up, std::uint32_t width, std::uint32_t n0,
-                                std::uint32_t columns, RowAt row_at, std::uint32_t rows, const GemmScratch& scratch, float* to,
-                                std::size_t to_row) {
-  gemm(format, gate, width, n0, columns, row_at, rows, scratch, scratch.product[0]);
-  gemm(format, up, width, n0, columns, row_at, rows, scratch, scratch.product[1]);
-  for (std::uint32_t i = 0; i < rows; ++i)
+static inline void gemm_gate_up(Format format, const Weight& gate, const Weight& up, std::uint32_t n0, std::uint32_t columns,
+                                const GemmScratch& scratch, float* to, std::size_t to_row) {
+  gemm(format, gate, n0, columns, scratch, scratch.product[0]);
+  gemm(format, up, n0, columns, scratch, scratch.product[1]);
+  for (std::uint32_t i = 0; i < scratch.rows; ++i)
     swiglu(scratch.product[0] + i * kGemmColumns, scratch.product[1] + i * kGemmColumns, columns, to + i * to_row);
 }
 

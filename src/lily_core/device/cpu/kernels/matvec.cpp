@@ -1,17 +1,47 @@
 #include "device/cpu/kernels/matvec.h"
 
+#include <type_traits>
+
 #include "device/cpu/kernels/norm.h"
+#include "device/cpu/kernels/shorts.h"
 
 namespace lily::cpu::LILY_ISA {
 
-Operand::Operand(Scratch& scratch, Format weight_format, std::uint32_t num_rows, std::uint32_t num_columns)
-    : format(weight_format),
+constexpr std::uint32_t codes_in_word(Format format) { return is_4_bit(format) ? 8 : 4; }
+constexpr std::uint32_t block_codes(Format format) { return kLanes * codes_in_word(format); }
+
+Operand::Operand(const KernelCall& call, Scratch& scratch, Format weight_format, std::uint32_t num_rows,
+                 std::uint32_t num_columns)
+    : operands(call.operands),
+      format(weight_format),
       rows(num_rows),
       columns(num_columns),
-      values(scratch.take<float>(std::size_t(rows) * columns)),
-      sums(scratch.take<float>(std::size_t(rows) * (columns / LILY_GROUP_SIZE))) {}
+      padded((columns + block_codes(format) - 1) / block_codes(format) * block_codes(format)),
+      sums(scratch.take<float>(std::size_t(rows) * (columns / LILY_GROUP_SIZE))),
+      values(operands == Operands::kFloat32 ? scratch.take<float>(std::size_t(rows) * columns) : nullptr),
+      shorts(operands == Operands::kInt16 ? scratch.take<std::int16_t>(std::size_t(rows) * padded) : nullptr),
+      ordered(operands == Operands::kInt16 ? scratch.take<std::int16_t>(columns) : nullptr),
+      scales(operands == Operands::kInt16 ? scratch.take<float>(rows) : nullptr) {}
+
+// From the order of the row to that of its blocks.
+static void arrange(const std::int16_t* from, std::uint32_t columns, std::uint32_t padded, std::uint32_t codes,
+                    std::int16_t* to) {
+  const std::uint32_t shifts = codes / 2;
+  std::memset(to + columns, 0, (padded - columns) * sizeof(std::int16_t));
+  for (std::uint32_t word = 0; word < columns / codes; ++word, from += codes) {
+    std::int16_t* block = to + word / kLanes * kLanes * codes + word % kLanes * 2;
+    for (std::uint32_t j = 0; j < shifts; ++j) {
+      block[j * 2 * kLanes] = from[j];
+      block[j * 2 * kLanes + 1] = from[j + shifts];
+    }
+  }
+}
 
 void Operand::set_row(std::uint32_t row, const float* x) {
+  if (operands == Operands::kInt16) {
+    scales[row] = quantise_row(x, columns, ordered, sums_of(row));
+    return arrange(ordered, columns, padded, codes_in_word(format), shorts_of(row));
+  }
   float* to = values_of(row);
   for (std::uint32_t group = 0; group < columns / LILY_GROUP_SIZE; ++group, x += LILY_GROUP_SIZE, to += LILY_GROUP_SIZE) {
     Vf total = {};
@@ -30,7 +60,7 @@ void Operand::set_rows(const float* x) {
 }
 
 NormedOperand::NormedOperand(const KernelCall& call, Scratch& scratch)
-    : Operand(scratch, call.format, args_of<RowsArgs>(call).rows, call.model->hidden_size),
+    : Operand(call, scratch, call.format, args_of<RowsArgs>(call).rows, call.model->hidden_size),
       eps(call.model->rms_norm_eps),
       normed(scratch.take<float>(columns)) {}
 
@@ -106,12 +136,101 @@ static inline void dot_block(const Weight& w, std::size_t first, const Operand& 
   }
 }
 
+// How far ahead weights are asked for: hardware stops at the end of a page, and two pages cover the latency of memory.
+constexpr std::size_t kPrefetchBytes = 8192;
+
+// One weight row times kProducts operand rows of 16-bit integers. The codes of a weight's rows are one stretch of memory, and are
+// read as one: hardware foresees that, and several rows at once, which share a page, it does not.
+// A block of kLanes words spans two groups, one, or a part of one.
+template <Format kFormat, int kProducts>
+static inline void dot_shorts(const Weight& w, std::size_t row, const Operand& x, const Product* products,
+                              Vf (&total)[kProducts]) {
+  constexpr int kCodes = codes_in_word(kFormat), kBits = 32 / kCodes, kShifts = kCodes / 2, kBlock = block_codes(kFormat);
+  constexpr std::int32_t kMask = kBits == 4 ? 0x000f000f : 0x00ff00ff;
+  const std::uint32_t groups = x.columns / LILY_GROUP_SIZE;
+  const std::size_t pairs = row * groups;
+  const std::uint8_t* codes = w.codes + pairs * group_bytes(kFormat);
+  __builtin_prefetch(w.scales + pairs * sizeof(std::uint16_t) + kPrefetchBytes / 16);
+  __builtin_prefetch(w.biases + pairs * sizeof(std::uint16_t) + kPrefetchBytes / 16);
+  const std::int16_t* shorts[kProducts];
+  for (int p = 0; p < kProducts; ++p) shorts[p] = x.shorts_of(products[p].row);
+
+  auto add_block = [&](Vi (&dot)[kProducts], std::uint32_t block, Vi words) {
+    for (int j = 0; j < kShifts; ++j) {
+      const Vs code = (Vs)((words >> (kBits * j)) & kMask);
+      for (int p = 0; p < kProducts; ++p)
+        dot[p] = dot_pairs(dot[p], code, load<Vs>(shorts[p] + std::size_t(block) * kBlock + j * 2 * kLanes));
+    }
+  };
+  auto words_at = [&](std::uint32_t block) { return codes + std::size_t(block) * kBlock * kBits / 8; };
+
+  Vf acc[2][kProducts] = {};
+  auto add_groups = [&](std::uint32_t group0, auto number) {
+    const std::uint32_t count = number;  // a constant where it is worth it
+    const Vf scales = pair_values_part<kFormat>(w.scales, pairs + group0, count);
+    const Vf biases = pair_values_part<kFormat>(w.biases, pairs + group0, count);
+    for (int p = 0; p < kProducts; ++p) acc[0][p] += biases * load_part(x.sums_of(products[p].row) + group0, count);
+    if constexpr (kBlock > int(LILY_GROUP_SIZE)) {
+#pragma GCC unroll 8
+      for (std::uint32_t i = 0; i + 1 < count; i += 2) {
+        Vi dot[kProducts] = {};
+        __builtin_prefetch(words_at((group0 + i) / 2) + kPrefetchBytes);
+        add_block(dot, (group0 + i) / 2, load<Vi>(words_at((group0 + i) / 2)));
+        for (int p = 0; p < kProducts; ++p) acc[i / 2 % 2][p] += two_lanes(scales, i) * to_float(dot[p]);
+      }
+      if (count % 2) {
+        Vi dot[kProducts] = {};
+        add_block(dot, (group0 + count) / 2, load_half(words_at((group0 + count) / 2)));
+        for (int p = 0; p < kProducts; ++p) acc[0][p] += two_lanes(scales, count - 1) * to_float(dot[p]);
+      }
+    } else {
+      constexpr std::uint32_t kBlocksOfGroup = LILY_GROUP_SIZE / kBlock;
+#pragma GCC unroll 8
+      for (std::uint32_t i = 0; i < count; ++i) {
+        Vi dot[kProducts] = {};
+        for (std::uint32_t b = 0; b < kBlocksOfGroup; ++b) {
+          const std::uint32_t block = (group0 + i) * kBlocksOfGroup + b;
+          add_block(dot, block, load<Vi>(words_at(block)));
+        }
+        for (int p = 0; p < kProducts; ++p) acc[i % 2][p] += scales[i] * to_float(dot[p]);
+      }
+    }
+  };
+  std::uint32_t group = 0;
+  for (; group + kLanes <= groups; group += kLanes) add_groups(group, std::integral_constant<std::uint32_t, kLanes>());
+  if (groups - group == kLanes / 2) {
+    add_groups(group, std::integral_constant<std::uint32_t, kLanes / 2>());
+  } else if (group < groups) {
+    add_groups(group, groups - group);
+  }
+  for (int p = 0; p < kProducts; ++p) total[p] = acc[0][p] + acc[1][p];
+}
+
+template <Format kFormat, int kProducts>
+static void dot_short_rows(const Weight& w, std::size_t first, std::uint32_t count, const Operand& x, const Product* products) {
+  constexpr std::uint32_t kRows = 4;
+  for (std::uint32_t i = 0; i < count; i += kRows) {
+    const std::uint32_t rows = count - i < kRows ? count - i : kRows;
+    Vf total[kRows][kProducts] = {};
+    for (std::uint32_t r = 0; r < rows; ++r) dot_shorts<kFormat, kProducts>(w, first + i + r, x, products, total[r]);
+    for (int p = 0; p < kProducts; ++p) {
+      float sums[kRows];
+      four_sums(total[0][p], total[1][p], total[2][p], total[3][p], sums);
+      for (std::uint32_t r = 0; r < rows; ++r) products[p].y[i + r] = x.scales[products[p].row] * sums[r];
+    }
+  }
+}
+
 template <Format kFormat, int kProducts>
 static void dot_rows(const Weight& w, std::size_t first, std::uint32_t count, const Operand& x, const Product* products) {
   constexpr int kRows = kProducts == 4 ? 2 : 4;  // as many accumulators as fit in 16 registers
   std::uint32_t i = 0;
-  for (; i + kRows <= count; i += kRows) dot_block<kFormat, kRows, kProducts>(w, first + i, x, products, i);
-  for (; i < count; ++i) dot_block<kFormat, 1, kProducts>(w, first + i, x, products, i);
+  if (x.operands == Operands::kInt16) {
+    dot_short_rows<kFormat, kProducts>(w, first, count, x, products);
+  } else {
+    for (; i + kRows <= count; i += kRows) dot_block<kFormat, kRows, kProducts>(w, first + i, x, products, i);
+    for (; i < count; ++i) dot_block<kFormat, 1, kProducts>(w, first + i, x, products, i);
+  }
 }
 
 void matvec(const Weight& w, std::size_t first, std::uint32_t count, const Operand& x, const Product* products,

@@ -1,4 +1,4 @@
-// y = W x for the few rows of a step: exact codes times float32 activations, scale and bias applied once per group of 64.
+// y = W x for the few rows of a step: exact codes times activations, scale and bias applied once per group of 64.
 #pragma once
 
 #include "device/cpu/kernels/output.h"
@@ -7,21 +7,29 @@
 
 namespace lily::cpu::LILY_ISA {
 
-// Activation rows laid out for the dot products. A 4-bit byte holds two neighbours, so those rows keep, in each group, the even
-// elements in front of the odd ones; the group sums carry the biases.
+// Activation rows laid out for the dot products; the group sums carry the biases.
+// As floats: a 4-bit byte holds two neighbours, so those rows keep, in each group, the even elements in front of the odd ones.
+// As 16-bit integers: kLanes words of codes make a block; word l gives one pair of codes a shift, (j, j + half of its codes), so
+// a block keeps, shift by shift, the pairs of its words.
 struct Operand {
-  Operand(Scratch& scratch, Format format, std::uint32_t rows, std::uint32_t columns);
+  Operand(const KernelCall& call, Scratch& scratch, Format format, std::uint32_t rows, std::uint32_t columns);
 
   void set_row(std::uint32_t row, const float* x);
   void set_rows(const float* x);  // all of them, as they are
   float* values_of(std::uint32_t row) const { return values + std::size_t(row) * columns; }
+  std::int16_t* shorts_of(std::uint32_t row) const { return shorts + std::size_t(row) * padded; }
   float* sums_of(std::uint32_t row) const { return sums + std::size_t(row) * (columns / LILY_GROUP_SIZE); }
 
+  Operands operands;
   Format format;
   std::uint32_t rows;
   std::uint32_t columns;
-  float* values;  // [rows][columns]
-  float* sums;    // [rows][columns / LILY_GROUP_SIZE]
+  std::uint32_t padded;  // columns, up to whole blocks
+  float* sums;           // [rows][columns / LILY_GROUP_SIZE], of the integers where there are any
+  float* values;         // [rows][columns], with kFloat32
+  std::int16_t* shorts;  // [rows][padded], with kInt16
+  std::int16_t* ordered;  // [columns]: one row in its own order, likewise
+  float* scales;         // [rows], likewise
 };
 
 // Rows of the residual stream, H wide, each normed on its way into the operand.

@@ -60,9 +60,9 @@ static inline void product_tile_of(std::uint32_t rows, Strided a, const float* b
 }
 
 // Cuts `rows` into blocks of nearly equal size, so that no tile is left with one row: block(begin, rows of the block).
-template <typename Block>
+template <int kMost = kTileRows, typename Block>
 static inline void for_row_blocks(std::uint32_t rows, Block block) {
-  const std::uint32_t blocks = (rows + kTileRows - 1) / kTileRows;
+  const std::uint32_t blocks = (rows + kMost - 1) / kMost;
   for (std::uint32_t i = 0; i < blocks; ++i) {
     const std::uint32_t begin = rows * i / blocks, end = rows * (i + 1) / blocks;
     block(begin, end - begin);

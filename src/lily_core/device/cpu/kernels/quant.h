@@ -42,6 +42,22 @@ static inline Vf pair_values(const std::byte* pairs, std::size_t index) {
   }
 }
 
+// The first `count` of them; the other lanes are 0.
+template <Format kFormat>
+static inline Vf pair_values_part(const std::byte* pairs, std::size_t index, std::uint32_t count) {
+  if (count == std::uint32_t(kLanes)) return pair_values<kFormat>(pairs, index);
+  if constexpr (is_wide(kFormat)) return load_part(reinterpret_cast<const float*>(pairs) + index, count);
+#if defined(__AVX512F__)
+  const __mmask16 mask = __mmask16((1u << count) - 1);
+  const __m256i halves = _mm256_maskz_loadu_epi16(mask, pairs + index * sizeof(std::uint16_t));
+  return (Vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16);
+#else
+  float values[kLanes] = {};
+  for (std::uint32_t i = 0; i < count; ++i) values[i] = pair_value<kFormat>(pairs, index + i);
+  return loadf(values);
+#endif
+}
+
 // Calls `body.operator()<format>()` for the format of a call.
 template <typename Body>
 static inline void with_format(Format format, Body&& body) {

@@ -21,11 +21,11 @@ static void shared_up_tile(const KernelCall& call, std::uint32_t first, std::uin
   const std::uint32_t hidden = call.model->hidden_size, width = call.model->shared_expert_intermediate_size;
   const float* y = buffer<const float>(call, 0);
   float* hs = buffer<float>(call, 7);
-  const GemmScratch scratch = scratch_of<GemmScratch>(call);
+  GemmScratch scratch = scratch_of<GemmScratch>(call);
   for (std::uint32_t i = first; i < last; ++i) {
     const Tile t = tile_at(call, i);
-    auto row_at = [&](std::uint32_t row) { return y + std::size_t(t.y0 + row) * hidden; };
-    gemm_gate_up(call.format, weight_at(call, 1), weight_at(call, 4), hidden, t.x0, t.x1 - t.x0, row_at, t.y1 - t.y0, scratch,
+    scratch.set_rows(t.y1 - t.y0, hidden, [&](std::uint32_t row) { return y + std::size_t(t.y0 + row) * hidden; });
+    gemm_gate_up(call.format, weight_at(call, 1), weight_at(call, 4), t.x0, t.x1 - t.x0, scratch,
                  hs + std::size_t(t.y0) * width + t.x0, width);
   }
 }

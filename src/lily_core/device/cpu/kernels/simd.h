@@ -25,6 +25,8 @@ typedef std::int32_t Vi __attribute__((vector_size(kLanes * 4)));
 typedef std::uint8_t Vb __attribute__((vector_size(kLanes)));
 typedef std::uint16_t Vh __attribute__((vector_size(kLanes * 2)));
 
+typedef std::int16_t Vs __attribute__((vector_size(kLanes * 4)));  // twice as many
+
 template <typename V, typename T>
 static inline V load(const T* from) {
   V v;
@@ -114,6 +116,77 @@ constexpr Vi kLaneIndex = {0, 1, 2, 3, 4, 5, 6, 7};
 constexpr Vi kLaneIndex = {0, 1, 2, 3};
 #endif
 
+// Vectors are sequences of 16-byte quarters. Interleaves the lower or upper halves of each quarter of a and b, in units of the
+// element type: (a0, b0, a1, b1, ..).
+#if defined(__AVX512F__)
+#define LILY_ZIP(bits, half) _mm512_unpack##half##_epi##bits
+#define LILY_ZIP_VECTOR __m512i
+#elif defined(__AVX2__)
+#define LILY_ZIP(bits, half) _mm256_unpack##half##_epi##bits
+#define LILY_ZIP_VECTOR __m256i
+#elif defined(__SSE2__)
+#define LILY_ZIP(bits, half) _mm_unpack##half##_epi##bits
+#define LILY_ZIP_VECTOR __m128i
+#endif
+#if defined(LILY_ZIP)
+static inline Vi zip_low16(Vi a, Vi b) { return (Vi)LILY_ZIP(16, lo)((LILY_ZIP_VECTOR)a, (LILY_ZIP_VECTOR)b); }
+static inline Vi zip_high16(Vi a, Vi b) { return (Vi)LILY_ZIP(16, hi)((LILY_ZIP_VECTOR)a, (LILY_ZIP_VECTOR)b); }
+static inline Vi zip_low32(Vi a, Vi b) { return (Vi)LILY_ZIP(32, lo)((LILY_ZIP_VECTOR)a, (LILY_ZIP_VECTOR)b); }
+static inline Vi zip_high32(Vi a, Vi b) { return (Vi)LILY_ZIP(32, hi)((LILY_ZIP_VECTOR)a, (LILY_ZIP_VECTOR)b); }
+static inline Vi zip_low64(Vi a, Vi b) { return (Vi)LILY_ZIP(64, lo)((LILY_ZIP_VECTOR)a, (LILY_ZIP_VECTOR)b); }
+static inline Vi zip_high64(Vi a, Vi b) { return (Vi)LILY_ZIP(64, hi)((LILY_ZIP_VECTOR)a, (LILY_ZIP_VECTOR)b); }
+#undef LILY_ZIP
+#undef LILY_ZIP_VECTOR
+#else
+typedef std::int64_t Vl __attribute__((vector_size(kLanes * 4)));
+static inline Vi zip_low16(Vi a, Vi b) { return (Vi)__builtin_shuffle((Vs)a, (Vs)b, Vs{0, 8, 1, 9, 2, 10, 3, 11}); }
+static inline Vi zip_high16(Vi a, Vi b) { return (Vi)__builtin_shuffle((Vs)a, (Vs)b, Vs{4, 12, 5, 13, 6, 14, 7, 15}); }
+static inline Vi zip_low32(Vi a, Vi b) { return __builtin_shuffle(a, b, Vi{0, 4, 1, 5}); }
+static inline Vi zip_high32(Vi a, Vi b) { return __builtin_shuffle(a, b, Vi{2, 6, 3, 7}); }
+static inline Vi zip_low64(Vi a, Vi b) { return (Vi)__builtin_shuffle((Vl)a, (Vl)b, Vl{0, 2}); }
+static inline Vi zip_high64(Vi a, Vi b) { return (Vi)__builtin_shuffle((Vl)a, (Vl)b, Vl{1, 3}); }
+#endif
+
+// acc + a · b: each lane of the result adds the products of two neighbours.
+static inline Vi dot_pairs(Vi acc, Vs a, Vs b) {
+#if defined(__AVX512VNNI__)
+  return (Vi)_mm512_dpwssd_epi32((__m512i)acc, (__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  return acc + (Vi)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif defined(__SSE2__)
+  return acc + (Vi)_mm_madd_epi16((__m128i)a, (__m128i)b);
+#elif defined(__aarch64__)
+  const int16x8_t x = (int16x8_t)a, y = (int16x8_t)b;
+  return acc + (Vi)vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(y)), vmull_high_s16(x, y));
+#else
+  const Vi left = (Vi)a, right = (Vi)b;  // little-endian: the first neighbour is the lower half
+  return acc + (left << 16 >> 16) * (right << 16 >> 16) + (left >> 16) * (right >> 16);
+#endif
+}
+
+// Rounds to the nearest integers, ties to even; |v| < 2^22.
+static inline Vi round_to_int(Vf v) {
+  const Vf rounder = splat(12582912.0f);  // 1.5 · 2^23
+  return (Vi)(v + rounder) - 0x4b400000;
+}
+
+// kLanes integers that fit 16 bits.
+static inline void store_shorts(std::int16_t* to, Vi v) {
+#if defined(__AVX512F__)
+  const __m256i shorts = _mm512_maskz_cvtepi32_epi16(0xffff, (__m512i)v);  // g++ 12 warns about the unmasked form
+#else
+  typedef std::int16_t Shorts __attribute__((vector_size(kLanes * 2)));
+  const Shorts shorts = __builtin_convertvector(v, Shorts);
+#endif
+  std::memcpy(to, &shorts, sizeof shorts);
+}
+
+static inline float largest(Vf v) {
+  float best = v[0];
+  for (int i = 1; i < kLanes; ++i) best = v[i] > best ? v[i] : best;
+  return best;
+}
+
 static inline float sum(Vf v) {
 #if defined(__AVX512F__)
   const auto half =
@@ -128,6 +201,23 @@ static inline float sum(Vf v) {
 #endif
   const auto pair = quarter + __builtin_shufflevector(quarter, quarter, 2, 3, 0, 1);
   return pair[0] + pair[1];
+}
+
+// sums = sum(a), sum(b), sum(c), sum(d)
+static inline void four_sums(Vf a, Vf b, Vf c, Vf d, float* sums) {
+  auto pairs = [](Vf x, Vf y) { return (Vf)zip_low32((Vi)x, (Vi)y) + (Vf)zip_high32((Vi)x, (Vi)y); };
+  const Vf ab = pairs(a, b), cd = pairs(c, d);
+  const Vf quarters = (Vf)zip_low64((Vi)ab, (Vi)cd) + (Vf)zip_high64((Vi)ab, (Vi)cd);
+  typedef float Four __attribute__((vector_size(16)));
+  Four total = __builtin_shufflevector(quarters, quarters, 0, 1, 2, 3);
+#if defined(__AVX2__)
+  total += __builtin_shufflevector(quarters, quarters, 4, 5, 6, 7);
+#endif
+#if defined(__AVX512F__)
+  total += __builtin_shufflevector(quarters, quarters, 8, 9, 10, 11);
+  total += __builtin_shufflevector(quarters, quarters, 12, 13, 14, 15);
+#endif
+  std::memcpy(sums, &total, sizeof total);
 }
 
 static inline float bf16_to_float(std::uint16_t bits) {
@@ -179,12 +269,57 @@ static inline Vf exp(Vf x) {
   return x < splat(-87.3f) ? Vf{} : (x > splat(88.7228f) ? splat(__builtin_inff()) : (x == x ? y : x));
 }
 
-// The first `count` lanes from memory, the rest `fill`.
-static inline Vf load_part(const float* from, std::uint32_t count, float fill = 0.0f) {
-  Vf v = splat(fill);
-  std::memcpy(&v, from, count * sizeof(float));
+// 16 bytes from each of kLanes / 4 places, `stride` pointers apart.
+static inline Vi load_quarters(const std::uint8_t* const* places, int stride, std::size_t offset) {
+#if defined(__AVX512F__)
+  __m512i v = _mm512_castsi128_si512(load<__m128i>(places[0] + offset));
+  v = _mm512_inserti32x4(v, load<__m128i>(places[stride] + offset), 1);
+  v = _mm512_inserti32x4(v, load<__m128i>(places[2 * stride] + offset), 2);
+  return (Vi)_mm512_inserti32x4(v, load<__m128i>(places[3 * stride] + offset), 3);
+#elif defined(__AVX2__)
+  return (Vi)_mm256_inserti128_si256(_mm256_castsi128_si256(load<__m128i>(places[0] + offset)),
+                                     load<__m128i>(places[stride] + offset), 1);
+#else
+  (void)stride;
+  return load<Vi>(places[0] + offset);
+#endif
+}
+
+// Half a vector of words; the other lanes are 0.
+static inline Vi load_half(const std::uint8_t* from) {
+  Vi v = {};
+  std::memcpy(&v, from, sizeof v / 2);
   return v;
 }
-static inline void store_part(float* to, Vf v, std::uint32_t count) { std::memcpy(to, &v, count * sizeof(float)); }
+
+// v[i] in the lower half of the lanes, v[i + 1] in the upper one.
+static inline Vf two_lanes(Vf v, std::uint32_t i) {
+  const Vi lanes = (kLaneIndex >= kLanes / 2 ? splati(1) : Vi{}) + std::int32_t(i);
+#if defined(__AVX512F__)
+  return (Vf)_mm512_maskz_permutexvar_ps(0xffff, (__m512i)lanes, (__m512)v);
+#else
+  Vf result;
+  for (int lane = 0; lane < kLanes; ++lane) result[lane] = v[lanes[lane]];
+  return result;
+#endif
+}
+
+// The first `count` lanes from memory, the rest `fill`.
+static inline Vf load_part(const float* from, std::uint32_t count, float fill = 0.0f) {
+#if defined(__AVX512F__)
+  return (Vf)_mm512_mask_loadu_ps((__m512)splat(fill), __mmask16((1u << count) - 1), from);
+#else
+  Vf v = splat(fill);
+  for (std::uint32_t i = 0; i < count; ++i) v[i] = from[i];
+  return v;
+#endif
+}
+static inline void store_part(float* to, Vf v, std::uint32_t count) {
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_ps(to, __mmask16((1u << count) - 1), (__m512)v);
+#else
+  for (std::uint32_t i = 0; i < count; ++i) to[i] = v[i];
+#endif
+}
 
 }  // namespace lily::cpu::LILY_ISA

@@ -1,0 +1,145 @@
+// Panels of a weight: some of its rows, as columns of lanes, unpacked for products with many rows of activations.
+#pragma once
+
+#include "device/cpu/kernels/product.h"
+#include "device/cpu/kernels/quant.h"
+
+namespace lily::cpu::LILY_ISA {
+
+// Where rows [n, n + kLanes) of a weight's component lie; those past the last row repeat it.
+struct RowPlaces {
+  RowPlaces(const void* component, std::size_t row_bytes, std::size_t offset, std::uint32_t n, std::uint32_t end) {
+    for (std::uint32_t lane = 0; lane < std::uint32_t(kLanes); ++lane)
+      at[lane] = reinterpret_cast<const std::uint8_t*>(component) + (n + lane < end ? n + lane : end - 1) * row_bytes + offset;
+  }
+  const std::uint8_t* at[kLanes];
+};
+
+// words[j]: word `offset` / 4 + j of each row, 4 of them.
+static inline void transpose_words(const RowPlaces& rows, std::size_t offset, Vi* words) {
+  constexpr int kStride = 4;
+  Vi v[4];
+  for (int i = 0; i < 4; ++i) v[i] = load_quarters(rows.at + i, kStride, offset);
+  const Vi low01 = zip_low32(v[0], v[1]), low23 = zip_low32(v[2], v[3]);
+  const Vi high01 = zip_high32(v[0], v[1]), high23 = zip_high32(v[2], v[3]);
+  words[0] = zip_low64(low01, low23);
+  words[1] = zip_high64(low01, low23);
+  words[2] = zip_low64(high01, high23);
+  words[3] = zip_high64(high01, high23);
+}
+
+// 8 bfloat16 numbers of each row: to[g * stride] is number g of every row.
+static inline void transpose_bf16(const RowPlaces& rows, std::size_t offset, float* to, std::size_t stride) {
+  constexpr int kStride = 4;
+  Vi v[4];
+  for (int i = 0; i < 4; ++i) v[i] = load_quarters(rows.at + i, kStride, offset);
+  const Vi zips[2][2] = {{zip_low16(v[0], v[1]), zip_low16(v[2], v[3])}, {zip_high16(v[0], v[1]), zip_high16(v[2], v[3])}};
+  for (int i = 0; i < 2; ++i) {
+    const Vi pairs[2] = {zip_low32(zips[i][0], zips[i][1]), zip_high32(zips[i][0], zips[i][1])};
+    for (int j = 0; j < 2; ++j) {
+      storef(to + (4 * i + 2 * j) * stride, (Vf)zip_low16(Vi{}, pairs[j]));
+      storef(to + (4 * i + 2 * j + 1) * stride, (Vf)zip_high16(Vi{}, pairs[j]));
+    }
+  }
+}
+
+// Scales or biases of the kTileColumns rows from n on, none behind `end`: to[group][row].
+template <Format kFormat>
+static inline void unpack_pairs(const std::byte* pairs, std::uint32_t groups, std::uint32_t n, std::uint32_t end, float* to) {
+  constexpr std::size_t kBytes = is_wide(kFormat) ? sizeof(float) : sizeof(std::uint16_t);
+  for (int half = 0; half < 2; ++half, to += kLanes) {
+    const RowPlaces rows(pairs, groups * kBytes, 0, n + half * kLanes, end);
+    std::uint32_t group = 0;
+    if constexpr (!is_wide(kFormat))
+      for (; group + 8 <= groups; group += 8) transpose_bf16(rows, group * kBytes, to + group * kTileColumns, kTileColumns);
+    for (; group < groups; ++group)
+      for (int lane = 0; lane < kLanes; ++lane)
+        to[group * kTileColumns + lane] = pair_value<kFormat>(reinterpret_cast<const std::byte*>(rows.at[lane]), group);
+  }
+}
+
+// Rows [n0, n0 + columns) of the weight, elements [k0, k0 + depth) of each, as floats:
+// panel[column / kTileColumns][k of panel_depth][column % kTileColumns].
+template <Format kFormat>
+static inline void unpack_floats(const Weight& w, std::uint32_t width, std::uint32_t n0, std::uint32_t columns, std::uint32_t k0,
+                                 std::uint32_t depth, std::uint32_t panel_depth, float* panel) {
+  constexpr int kBits = is_4_bit(kFormat) ? 4 : 8, kCodes = 32 / kBits, kWords = LILY_GROUP_SIZE / kCodes;
+  const std::size_t row_bytes = std::size_t(width) * kBits / 8, groups_a_row = width / LILY_GROUP_SIZE;
+  for (std::uint32_t n = 0; n < columns; n += kLanes) {
+    float* to = panel + std::size_t(n / kTileColumns) * kTileColumns * panel_depth + n % kTileColumns;
+    const RowPlaces rows(w.codes, row_bytes, std::size_t(k0) * kBits / 8, n0 + n, n0 + columns);
+    for (std::uint32_t group = 0; group < depth / LILY_GROUP_SIZE; ++group) {
+      float scales[kLanes], biases[kLanes];
+      for (int lane = 0; lane < kLanes; ++lane) {
+        const std::size_t row = n0 + n + lane < n0 + columns ? n0 + n + lane : n0 + columns - 1;
+        const std::size_t pair = row * groups_a_row + k0 / LILY_GROUP_SIZE + group;
+        scales[lane] = pair_value<kFormat>(w.scales, pair);
+        biases[lane] = pair_value<kFormat>(w.biases, pair);
+      }
+      const Vf scale = loadf(scales), bias = loadf(biases);
+      for (int i = 0; i < kWords; i += 4) {
+        Vi words[4];
+        transpose_words(rows, (std::size_t(group) * kWords + i) * 4, words);
+        for (const Vi& word : words)
+#pragma GCC unroll 8
+          for (int j = 0; j < kCodes; ++j) {
+            const Vi code = (word >> (kBits * j)) & ((1 << kBits) - 1);
+            storef(to, to_float(code) * scale + bias);
+            to += kTileColumns;
+          }
+      }
+    }
+  }
+}
+
+// kTileColumns rows of the weight from n on, none behind `end`, as 16-bit integers, codes only: panel[pair][vector of kLanes
+// columns]. Of 8 codes the pairs are (0, 4), (1, 5), (2, 6), (3, 7): what one shift and one mask make of a word of 4-bit codes.
+template <Format kFormat>
+static inline void unpack_shorts(const Weight& w, std::uint32_t width, std::uint32_t n, std::uint32_t end, std::uint32_t k0,
+                                 std::uint32_t depth, Vs* panel) {
+  constexpr int kBits = is_4_bit(kFormat) ? 4 : 8;
+  const std::size_t row_bytes = std::size_t(width) * kBits / 8, from = std::size_t(k0) * kBits / 8;
+  const RowPlaces rows[2] = {{w.codes, row_bytes, from, n, end}, {w.codes, row_bytes, from, n + kLanes, end}};
+  for (std::size_t offset = 0; offset < depth * kBits / 8; offset += 16) {
+    Vi words[2][4];
+    transpose_words(rows[0], offset, words[0]);
+    transpose_words(rows[1], offset, words[1]);
+    if constexpr (kBits == 4) {
+      for (int i = 0; i < 4; ++i)
+        for (int j = 0; j < 4; ++j)
+          for (int half = 0; half < 2; ++half) *panel++ = (Vs)((words[half][i] >> (4 * j)) & 0x000f000f);
+    } else {
+      for (int i = 0; i < 4; i += 2)
+        for (int j = 0; j < 4; ++j)
+          for (int half = 0; half < 2; ++half)
+            *panel++ = (Vs)(((words[half][i] >> (8 * j)) & 0xff) | (((words[half][i + 1] >> (8 * j)) & 0xff) << 16));
+    }
+  }
+}
+
+// Brings the same stretch of kTileColumns rows, a few lines at a time: short stretches far apart, which no hardware foresees, and
+// too many to ask for at once. What lies behind the weight's last row is not touched by a prefetch.
+class RowPrefetch {
+ public:
+  RowPrefetch() = default;
+  RowPrefetch(const void* component, std::size_t row_bytes, std::size_t n, std::size_t offset, std::size_t bytes)
+      : row_(static_cast<const char*>(component) + n * row_bytes + offset),
+        row_bytes_(row_bytes),
+        bytes_(bytes),
+        left_(kTileColumns) {}
+
+  void lines(int count) {
+    for (; count > 0 && left_ > 0; --count) {
+      __builtin_prefetch(row_ + at_);
+      at_ += 64;
+      if (at_ >= bytes_) at_ = 0, row_ += row_bytes_, --left_;
+    }
+  }
+
+ private:
+  const char* row_ = nullptr;
+  std::size_t row_bytes_ = 0, bytes_ = 0, at_ = 0;
+  int left_ = 0;  // rows
+};
+
+}  // namespace lily::cpu::LILY_ISA
