@@ -22,11 +22,12 @@ constant constexpr uint kRows = LILY_ATTN_PREFILL_ROWS;
 constant constexpr uint kKeys = 32;  // of a block: it lies in one page
 constant constexpr uint kSimdgroups = LILY_ATTN_PREFILL_THREADS / 32;
 constant constexpr uint kHeadsPerKey = LILY_NUM_ATTENTION_HEADS / LILY_NUM_KEY_VALUE_HEADS;
-constant constexpr uint kHeads = kHeadsPerKey < 4 ? kHeadsPerKey : 4;  // of a pass
+constant constexpr uint kHeads = kHeadsPerKey < LILY_ATTN_PREFILL_HEADS ? kHeadsPerKey : LILY_ATTN_PREFILL_HEADS;  // of a pass
 constant constexpr uint kStrips = 8;                                   // of 8 queries: head · 2 + half of the rows
 constant constexpr uint kBlocks = kWidth / 64;                         // of 8 columns, that a simdgroup has
 constant constexpr uint kStride = kKeys + 4;
-static_assert(kRows == 16 && kSimdgroups == kStrips && LILY_PAGE_TOKENS % kKeys == 0, "the tile of the comment above");
+static_assert(kRows * LILY_ATTN_PREFILL_HEADS == 8 * kStrips && kSimdgroups == kStrips && LILY_PAGE_TOKENS % kKeys == 0,
+              "the tile of the comment above");
 
 // The queries of a pass: row r of head h is query 16 h + r.
 struct Queries {

@@ -21,6 +21,7 @@
 #define LILY_GDN_SCAN_THREADS 256u    // a simdgroup for every 8 of the 64 tokens
 #define LILY_GATED_NORM_THREADS 256u  // a row: its simdgroups share the heads
 #define LILY_ATTN_PREFILL_ROWS 16u    // of the query heads of one KV head
+#define LILY_ATTN_PREFILL_HEADS 4u    // query heads of a pass, at most
 #define LILY_ATTN_PREFILL_THREADS 256u
 #define LILY_TOPK_ROWS 4u  // a simdgroup each
 #define LILY_TOPK_THREADS (LILY_TOPK_ROWS * LILY_SIMD_WIDTH)

@@ -166,7 +166,7 @@ def write_repeated(file: BinaryIO, tensor: Tensor) -> None:
         begin = 0
 
 
-def write_file(path: Path, tensors: list[Tensor], unaligned: bool) -> None:
+def write_file(path: Path, tensors: list[Tensor], unaligned: bool, hollow: bool) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "mlx"}}
     offset = 0
     for tensor in tensors:
@@ -177,7 +177,9 @@ def write_file(path: Path, tensors: list[Tensor], unaligned: bool) -> None:
     text += b" " * (-(8 + len(text)) % 64 + (3 if unaligned else 0))
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
-        for tensor in tensors:
+        if hollow:
+            file.truncate(file.tell() + offset)
+        for tensor in [] if hollow else tensors:
             write_repeated(file, tensor)
 
 
@@ -188,11 +190,13 @@ def make_synthetic(
     layers: int | None = None,
     unaligned: bool = False,
     symmetric: bool = False,
+    hollow: bool = False,
 ) -> Path:
     """Write config.json and the weights of `config`, of its first `layers` layers only if given. Returns the folder.
 
     unaligned: tensor data starts at an odd byte, as mlx leaves it. symmetric: elements are scale (code - 2^(bits - 1)),
-    the numbers of formats without a bias, such as GGUF's Q4_0; otherwise the codes are centred.
+    the numbers of formats without a bias, such as GGUF's Q4_0; otherwise the codes are centred. hollow: all weights are
+    zero and take no room on the disk, for what needs only names and shapes.
     """
     config = copy.deepcopy(config)
     text = config.get("text_config", config)
@@ -212,7 +216,7 @@ def make_synthetic(
         size += tensor.nbytes
     names = [f"model-{i + 1:05}-of-{len(shards):05}.safetensors" for i in range(len(shards))]
     for name, tensors in zip(names, shards, strict=True):
-        write_file(folder / name, tensors, unaligned)
+        write_file(folder / name, tensors, unaligned, hollow)
     weight_map = {t.name: name for name, tensors in zip(names, shards, strict=True) for t in tensors}
     total = sum(t.nbytes for tensors in shards for t in tensors)
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}

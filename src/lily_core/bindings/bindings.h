@@ -9,5 +9,6 @@ void bind_errors(nanobind::module_& m);
 void bind_device(nanobind::module_& m);
 void bind_checkpoint(nanobind::module_& m);
 void bind_runtime(nanobind::module_& m);
+void bind_recording(nanobind::module_& m);
 
 }  // namespace lily

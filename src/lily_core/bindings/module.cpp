@@ -9,4 +9,5 @@ NB_MODULE(_core, m) {
   lily::bind_device(m);
   lily::bind_checkpoint(m);
   lily::bind_runtime(m);
+  lily::bind_recording(m);
 }

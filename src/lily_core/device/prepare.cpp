@@ -19,25 +19,6 @@ constexpr std::uint32_t kNoRow = 0xffffffff;
 
 enum class Component { kCodes, kScales, kBiases };
 
-// The form that all parts of a weight share.
-struct Form {
-  std::uint32_t bits = 4;
-  bool wide_pairs = false;
-};
-
-Form common_form(const HostWeight& weight) {
-  Form form;
-  for (const HostMatrix& part : weight.parts) {
-    form.bits = std::max(form.bits, part.bits);
-    form.wide_pairs |= part.scales->dtype() != Dtype::kBF16 || part.biases->dtype() != Dtype::kBF16;
-  }
-  return form;
-}
-
-std::string format_name(const Form& form) {
-  return std::string(form.bits == 4 ? "q4g64" : "q8g64") + (form.wide_pairs ? "w" : "");
-}
-
 const TensorSource& source_of(const HostMatrix& part, Component component) {
   return component == Component::kCodes ? *part.codes : component == Component::kScales ? *part.scales : *part.biases;
 }
@@ -48,7 +29,7 @@ struct RowBytes {
   std::uint64_t wanted;
 };
 
-RowBytes row_bytes(const HostMatrix& part, Component component, const Form& form, std::uint32_t columns) {
+RowBytes row_bytes(const HostMatrix& part, Component component, const WeightForm& form, std::uint32_t columns) {
   if (component == Component::kCodes) return {std::uint64_t{columns} * part.bits / 8, std::uint64_t{columns} * form.bits / 8};
   const std::uint64_t groups = columns / LILY_GROUP_SIZE;
   return {groups * size_of(source_of(part, component).dtype()), groups * (form.wide_pairs ? 4 : 2)};
@@ -152,11 +133,24 @@ class Preparation {
   const HostWeight& weight_;
   const MapTensor& map_;
   const Allocate& allocate_;
-  Form form_;
+  WeightForm form_;
   PreparedWeight prepared_;
 };
 
 }  // namespace
+
+WeightForm common_form(const HostWeight& weight) {
+  WeightForm form;
+  for (const HostMatrix& part : weight.parts) {
+    form.bits = std::max(form.bits, part.bits);
+    form.wide_pairs |= part.scales->dtype() != Dtype::kBF16 || part.biases->dtype() != Dtype::kBF16;
+  }
+  return form;
+}
+
+std::string format_name(const WeightForm& form) {
+  return std::string(form.bits == 4 ? "q4g64" : "q8g64") + (form.wide_pairs ? "w" : "");
+}
 
 PreparedWeight prepare_weight(const HostWeight& weight, const MapTensor& map, const Allocate& allocate) {
   Preparation preparation(weight, map, allocate);

@@ -18,6 +18,14 @@ using MapTensor = std::function<std::unique_ptr<Buffer>(const TensorSource& tens
 // Host memory of that name and length.
 using Allocate = std::function<std::unique_ptr<Buffer>(std::string name, std::uint64_t length)>;
 
+// The form that all parts of a weight share.
+struct WeightForm {
+  std::uint32_t bits = 4;
+  bool wide_pairs = false;
+};
+WeightForm common_form(const HostWeight& weight);
+std::string format_name(const WeightForm& form);
+
 // Format q4g64, q4g64w, q8g64 or q8g64w (device/weight.h). Parts of different widths become 8-bit codes, and one F16 or F32 pair
 // makes all pairs of the weight F32; both are exact. What needs neither, nor stacking or re-ordering, is used where it is mapped.
 PreparedWeight prepare_weight(const HostWeight& weight, const MapTensor& map, const Allocate& allocate);

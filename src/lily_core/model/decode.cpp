@@ -48,6 +48,12 @@ void record_moe(Recorder& op, const Model& m, const MoeWeights& w, std::uint32_t
 
 }  // namespace
 
+std::uint32_t step_bucket(std::uint64_t context) {
+  std::uint64_t bucket = LILY_PAGE_TOKENS;
+  while (bucket < context) bucket *= 2;
+  return static_cast<std::uint32_t>(bucket);
+}
+
 Program decode_program(Device& device, const Model& m, std::uint32_t rows, std::uint32_t bucket) {
   auto& [c, weights, state, a, io, rope, slots] = m;
   Program program;

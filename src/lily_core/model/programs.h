@@ -24,6 +24,9 @@ struct Model {
   Tensor& expert_slot;  // [layers, E] u32
 };
 
+// Positions that a recorded step covers: 256, 512, 1024, …, the first that holds `context`.
+std::uint32_t step_bucket(std::uint64_t context);
+
 // One step of `rows` rows whose positions are below `bucket`.
 Program decode_program(Device& device, const Model& model, std::uint32_t rows, std::uint32_t bucket);
 

@@ -21,13 +21,6 @@ std::uint32_t pages_for(std::uint64_t tokens) {
   return static_cast<std::uint32_t>((tokens + LILY_PAGE_TOKENS - 1) / LILY_PAGE_TOKENS);
 }
 
-// Positions of the step program's attention: 256, 512, 1024, …
-std::uint32_t bucket_for(std::uint64_t context) {
-  std::uint64_t bucket = LILY_PAGE_TOKENS;
-  while (bucket < context) bucket *= 2;
-  return static_cast<std::uint32_t>(bucket);
-}
-
 Tensor upload(Device& device, const char* name, const void* data, std::uint64_t length) {
   Tensor tensor = device.allocate(name, length, Memory::kPrivate);
   device.write({tensor.get(), 0, length}, data);
@@ -132,7 +125,7 @@ MemoryPlan Runtime::plan_memory(const RuntimeOptions& options, std::uint64_t wei
 }
 
 Runtime::Recorded& Runtime::decode_recorded(std::uint32_t rows, std::uint32_t context) {
-  const std::uint32_t bucket = bucket_for(context);
+  const std::uint32_t bucket = step_bucket(context);
   return programs_.get({0, rows, bucket}, [&] {
     Program program = decode_program(*device_, model(), rows, bucket);
     Recorded recorded{device_->compile(program), {}};
