@@ -1,4 +1,5 @@
-"""Every kernel test runs in every precision, on each instruction set of this CPU and once in the checked mode."""
+"""Every kernel test runs on every device of this build, in every precision: on the CPU with each instruction set and
+once in the checked mode, on Metal with halves."""
 
 from pathlib import Path
 
@@ -11,20 +12,20 @@ from tests.kernels.harness import NANO, Run
 COVERAGE = "test_every_kernel.py"
 runs: list[Run] = []
 
+MODES = ("baseline", "avx2", "avx512", "checked")
+CPU = [("cpu", mode, activation) for activation in ("f32", "i16") for mode in MODES]
+METAL = [("metal", "", "f16")]
 
-@pytest.fixture(scope="session", params=["f32", "i16"])
-def activation(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
-
-@pytest.fixture(scope="session", params=["baseline", "avx2", "avx512", "checked"])
-def run(request: pytest.FixtureRequest, activation: str) -> Run:
+@pytest.fixture(scope="session", params=CPU + METAL, ids=lambda param: "-".join(filter(None, param)))
+def run(request: pytest.FixtureRequest) -> Run:
     """Runs one dispatch; devices are kept per set of sizes."""
+    device, debug, _ = request.param
     try:
-        _core.Device("cpu", sizes=NANO, debug=request.param)
+        _core.Device(device, sizes=NANO, debug=debug)
     except DeviceError as error:
         pytest.skip(str(error))
-    runs.append(Run("cpu", request.param, activation))
+    runs.append(Run(*request.param))
     return runs[-1]
 
 
@@ -34,11 +35,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def kernels_run(request: pytest.FixtureRequest) -> set[str]:
-    """Names of the kernels that the tests of this folder ran; skips when some of them were not asked for."""
+def kernels_run(request: pytest.FixtureRequest) -> set[tuple[str, str]]:
+    """(device, kernel) of all that the tests of this folder ran; skips when some of them were not asked for."""
     folder, config = Path(__file__).parent, request.config
     collected = {item.path for item in request.session.items}
     partial = config.option.keyword or config.option.markexpr or any("::" in arg for arg in config.args)
     if partial or not collected >= set(folder.glob("test_*.py")):
         pytest.skip("only some of the kernel tests run")
-    return set().union(*(run.ran for run in runs))
+    return {(run.device, name) for run in runs for name in run.ran}

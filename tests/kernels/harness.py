@@ -54,16 +54,25 @@ FLAGS = np.dtype([("abort", "<u4"), ("nan", "<u4")])
 HALVES: dict[str, dict[str, set[int]]] = {
     "f32": {},
     "i16": {"attn_prep": {8}, "attn_prep_tile": {8}, "attn_split": {3}, "attn_prefill": {4}},
-}
+    "f16": {
+        "gdn_in": {5, 6}, "gdn_step": {1}, "gdn_out": {1}, "attn_in": {5, 6, 7, 8}, "attn_prep": {1, 2, 3, 8},
+        "attn_split": {1, 3}, "attn_combine": {1, 2}, "attn_out": {0}, "shared_up": {8}, "experts_up": {10},
+        "experts_down": {0, 7},
+        "rms_norm": {2}, "gdn_in_tile": {0, 4, 5}, "gdn_conv": {1}, "gated_norm": {1, 3}, "gdn_out_tile": {0},
+        "attn_in_tile": {0, 4, 5, 6, 7}, "attn_prep_tile": {1, 2, 3, 8}, "attn_prefill": {1, 2, 4, 5},
+        "attn_out_tile": {0}, "router_tile": {0}, "shared_up_tile": {0, 7}, "experts_up_tile": {0, 10},
+        "experts_down_tile": {0}, "shared_down_tile": {0},
+    },
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Run:
     """A device under test, in one of its precisions."""
 
-    device: str  # "cpu"
+    device: str  # "cpu", "metal"
     debug: str  # its debug switches
-    activation: str  # "f32", "i16"
+    activation: str  # "f32", "i16", "f16"
     devices: dict[frozenset[tuple[str, int]], _core.Device] = field(default_factory=dict)  # by their sizes
     ran: set[str] = field(default_factory=set)  # names of the kernels
 

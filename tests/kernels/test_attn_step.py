@@ -85,7 +85,8 @@ def test_rope_is_exact_at_the_far_end_of_the_context(run: Run, position):
     step = step_rows(1, position=position)
     q_gain, _ = prepare(run, "attn_prep_f32", sizes, step, 1, q, k, k, page_table, kv)
     reference = rope(norm(np.ones((q_heads, width)), q_gain), position, THETA, sizes["rotary_dim"])
-    np.testing.assert_allclose(q[0], reference, atol=2e-6 * np.abs(q_gain).max())
+    rounding = 2**-11 if run.activation == "f16" else 0  # of q itself
+    np.testing.assert_allclose(q[0], reference, rtol=rounding, atol=2e-6 * np.abs(q_gain).max())
 
 
 class Attention:

@@ -135,7 +135,7 @@ def test_every_survivor_is_drawn_and_nothing_else(run: Run):
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    vocab=st.integers(2, 2600),
+    vocab=st.sampled_from([2, 33, 1000, 1023, 1024, 1025, 2600]),  # a GPU compiles its kernels for each
     seed=st.integers(0, 2**64 - 1),
     temperature=st.sampled_from([0.0, 0.05, 0.7, 1.0, 3.0, 50.0]),
     top_k=st.integers(0, 100),
