@@ -1,0 +1,82 @@
+"""The step program on the Metal device against the float64 reference: half mode's gates (docs/design/model.md, 6)."""
+
+import numpy as np
+import pytest
+
+from lily import _core
+from lily.errors import DeviceError
+from tests.kernels.harness import NANO
+from tests.model.support import FAMILIES, decode_rows, load
+from tests.oracles.forward import Checkpoint, forward
+
+ROW = {"nano": 0.002, "tiny": 0.004}  # median over the rows of the RMS ratio, float16
+# Prompts 37 t + start in which no expert is chosen by a hair: another choice would be allowed, and would prove nothing.
+STARTS = {"nano": {"qwen3_5_moe": 1, "qwen3_next": 1}, "tiny": {"qwen3_5_moe": 14, "qwen3_next": 12}}
+LENGTHS = {"nano": 16, "tiny": 8}
+GAP = 0.008  # between the last chosen and the first refused logit, in standard deviations of the row
+
+
+@pytest.fixture(scope="module", autouse=True)
+def metal():
+    try:
+        _core.Device("metal", sizes=NANO)
+    except DeviceError as error:
+        pytest.skip(str(error))
+
+
+def reference_of(folder, prompt):
+    """float64 logits, and the smallest gap at the routers' cut."""
+    checkpoint, gaps = Checkpoint(folder), []
+    chosen = checkpoint.config["num_experts_per_tok"]
+
+    def trace(name, values):
+        if name.endswith(".router_logits"):
+            ordered = -np.sort(-values, -1)
+            gaps.append((ordered[:, chosen - 1] - ordered[:, chosen]) / values.std(-1))
+
+    return forward(checkpoint, prompt, trace=trace), np.min(gaps)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("size", ["nano", "tiny"])
+def test_decode_equals_the_reference(checkpoint, family, size):
+    folder = checkpoint(family, size)
+    vocab = Checkpoint(folder).config["vocab_size"]
+    prompt = [(37 * t + STARTS[size][family]) % vocab for t in range(LENGTHS[size])]
+    reference, gap = reference_of(folder, prompt)
+    assert gap > GAP
+    runtime = load(folder, device="metal", max_context=256)
+    got = decode_rows(runtime, runtime.timeline(), prompt)
+    ratios = np.sqrt(((got - reference) ** 2).mean(-1) / (reference**2).mean(-1))
+    assert np.median(ratios) <= ROW[size]
+    top = np.sort(reference, -1)
+    clear = top[:, -1] - top[:, -2] > 4 * ROW[size] * reference.std(-1)
+    assert (got.argmax(-1) == reference.argmax(-1))[clear].all() and clear.sum() > len(prompt) / 2
+
+
+def test_rows_of_a_step_decode_as_alone(checkpoint):
+    """Three timelines in one step, at positions of their own, each as far as the others let it be."""
+    runtime = load(checkpoint("qwen3_next"), device="metal", max_context=256)
+    prompts = [[(37 * t + 11 * r) % 512 for t in range(3 + r)] for r in range(3)]
+    alone, together = [], [runtime.timeline() for _ in prompts]
+    for prompt, timeline in zip(prompts, together, strict=True):
+        single = runtime.timeline()
+        alone.append(decode_rows(runtime, single, [*prompt, 5, 6])[-1])
+        decode_rows(runtime, timeline, prompt)
+    for token in (5, 6):
+        runtime.decode(together, [token] * 3)
+    for timeline, reference in zip(together, alone, strict=True):
+        ratio = np.sqrt(((timeline.logits - reference) ** 2).mean() / (reference**2).mean())
+        assert ratio <= ROW["nano"]
+
+
+def test_a_greedy_token_is_the_largest_logit_and_continues_on_the_device(checkpoint):
+    runtime = load(checkpoint("qwen3_5_moe"), device="metal", max_context=256)
+    timeline, greedy = runtime.timeline(), _core.Sampling(logprobs=3)
+    tokens: list[int] | None = [7]
+    for _ in range(4):
+        (drawn,) = runtime.decode([timeline], tokens, sampling=[greedy])
+        order = np.argsort(-timeline.logits, kind="stable")
+        assert drawn.token_id == order[0]
+        assert [token_id for token_id, _ in drawn.top_logprobs] == order[:3].tolist()
+        tokens = None
