@@ -23,8 +23,9 @@ ODD = NANO | {"hidden_size": 320, "moe_intermediate_size": 192, "shared_expert_i
               "num_experts": 13, "num_experts_per_tok": 5}  # fmt: skip
 REAL_SHAPE = NANO | {"hidden_size": 2048, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
                      "num_experts": 4, "num_experts_per_tok": 3}  # fmt: skip
-SHAPES = [(NANO, 1), (NANO, 8), (ODD, 2), (ODD, 3), (REAL_SHAPE, 1)]
-shapes = pytest.mark.parametrize("sizes, rows", SHAPES, ids=["nano-1", "nano-8", "odd-2", "odd-3", "real"])
+MANY_EXPERTS = NANO | {"num_experts": 512, "num_experts_per_tok": 10}
+SHAPES = [(NANO, 1), (NANO, 8), (ODD, 2), (ODD, 3), (REAL_SHAPE, 1), (MANY_EXPERTS, 2)]
+shapes = pytest.mark.parametrize("sizes, rows", SHAPES, ids=["nano-1", "nano-8", "odd-2", "odd-3", "real", "many"])
 
 
 class Up:

@@ -108,6 +108,17 @@ def test_gdn_out(run: Run, rng, form, sizes, rows):
     assert rms_ratio(x, reference) < run.bound(PRODUCT)
 
 
+@pytest.mark.parametrize("rows", [1, 8])
+def test_gdn_out_at_the_real_size(run: Run, rng, rows):
+    width, heads, dv = 2048, 32, 128
+    weight = random_weight(rng, "q4g64", width, heads * dv)
+    o, z, gain = normal(rng, rows, heads, dv), normal(rng, rows, heads, dv), normal(rng, dv) + 1
+    x = normal(rng, rows, width)
+    reference = x + gated_norm(o, z, gain).reshape(rows, -1) @ weight.dense.T
+    run("gdn_out_q4g64_f32", REAL, pack(rows), [o, z, gain, *weight.ranges, x], (width, rows, 1))
+    assert rms_ratio(x, reference) < run.bound(PRODUCT)
+
+
 @each_format
 @each_size
 def test_attn_out(run: Run, rng, form, sizes, rows):
