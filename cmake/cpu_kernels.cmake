@@ -21,6 +21,7 @@ foreach(isa IN LISTS LILY_CPU_ISAS)
   target_compile_options(lily_cpu_${isa} PRIVATE -O3 -ffp-contract=fast -fno-math-errno -fno-trapping-math
     ${LILY_WARNINGS} -Wno-psabi ${LILY_CPU_FLAGS_${isa}}
     # g++ 12 finds uninitialised variables in its own AVX-512 header.
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized>
     $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   list(APPEND LILY_CPU_KERNEL_LIBRARIES lily_cpu_${isa})
 endforeach()

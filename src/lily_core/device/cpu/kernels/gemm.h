@@ -128,26 +128,25 @@ struct ShortRows {
 };
 
 // c = x Wᵀ, or c += x Wᵀ, over `groups` groups of the panel, without the rows' scales. The integer sums of one group are exact.
-template <int kRows, typename Prefetch>
-static inline void short_tile(ShortRows x, const Vs* panel, const float* scales, const float* biases, std::uint32_t groups,
+template <int kRows, typename Panel, typename Prefetch>
+static inline void short_tile(ShortRows x, const Panel& panel, const float* scales, const float* biases, std::uint32_t groups,
                               bool accumulate, float* c, Prefetch& prefetch) {
   for (std::uint32_t group = 0; group < groups; ++group) {
     prefetch();
     Vi acc[kRows][2] = {};
-    for (std::uint32_t k = 0; k < LILY_GROUP_SIZE; k += 2, panel += 2) {
-      const Vs w0 = panel[0], w1 = panel[1];
+    panel.for_pairs(group, [&](std::uint32_t k, Vs w0, Vs w1) {
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) {
         const Vs pair = (Vs)splati(load<std::int32_t>(x.shorts + i * x.stride + k));
         acc[i][0] = dot_pairs(acc[i][0], w0, pair);
         acc[i][1] = dot_pairs(acc[i][1], w1, pair);
       }
-    }
+    });
     x.shorts += LILY_GROUP_SIZE;
     const bool first = group == 0 && !accumulate;
     for (int half = 0; half < 2; ++half) {
       const Vf scale = loadf(scales + half * kLanes), bias = loadf(biases + half * kLanes);
-#pragma GCC unroll 12
+#pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) {
         float* to = c + i * kGemmColumns + half * kLanes;
         const Vf before = first ? Vf{} : loadf(to);
@@ -158,8 +157,8 @@ static inline void short_tile(ShortRows x, const Vs* panel, const float* scales,
   }
 }
 
-template <int kRows = kShortTileRows, typename Prefetch>
-static inline void short_tile_of(std::uint32_t rows, ShortRows x, const Vs* panel, const float* scales, const float* biases,
+template <int kRows = kShortTileRows, typename Panel, typename Prefetch>
+static inline void short_tile_of(std::uint32_t rows, ShortRows x, const Panel& panel, const float* scales, const float* biases,
                                  std::uint32_t groups, bool accumulate, float* c, Prefetch& prefetch) {
   if constexpr (kRows > 1) {
     if (rows < std::uint32_t(kRows))
@@ -176,7 +175,6 @@ static inline void gemm_shorts(const Weight& w, std::uint32_t n0, std::uint32_t 
     unpack_pairs<kFormat>(w.biases, row_groups, n0 + n, n0 + columns, s.biases);
     for (std::uint32_t k0 = 0; k0 < s.width; k0 += kGemmShortDepth) {
       const std::uint32_t depth = std::min(s.width - k0, kGemmShortDepth), group0 = k0 / LILY_GROUP_SIZE;
-      unpack_shorts<kFormat>(w, s.width, n0 + n, n0 + columns, k0, depth, s.short_panel);
       // While this panel is multiplied the next one comes from memory.
       const bool is_last = k0 + depth == s.width;
       const std::uint32_t next_n = n0 + n + (is_last ? kTileColumns : 0);
@@ -194,8 +192,15 @@ static inline void gemm_shorts(const Weight& w, std::uint32_t n0, std::uint32_t 
       auto prefetch = [&] { codes.lines(lines), scales.lines(lines), biases.lines(lines); };
       for_row_blocks<kShortTileRows>(s.rows, [&](std::uint32_t begin, std::uint32_t count) {
         const ShortRows x = {s.shorts_of(begin) + k0, s.width + kShortPadding, s.sums_of(begin) + group0, row_groups};
-        short_tile_of(count, x, s.short_panel, s.scales + group0 * kTileColumns, s.biases + group0 * kTileColumns,
-                      depth / LILY_GROUP_SIZE, k0 > 0, product + begin * kGemmColumns + n, prefetch);
+        auto multiply = [&](const auto& panel) {
+          short_tile_of(count, x, panel, s.scales + group0 * kTileColumns, s.biases + group0 * kTileColumns,
+                        depth / LILY_GROUP_SIZE, k0 > 0, product + begin * kGemmColumns + n, prefetch);
+        };
+        if (begin == 0) {
+          multiply(FreshPanel<kFormat>(w, s.width, n0 + n, n0 + columns, k0, s.short_panel));
+        } else {
+          multiply(ShortPanel{s.short_panel});
+        }
       });
     }
     for (std::uint32_t i = 0; i < s.rows; ++i)

@@ -92,30 +92,61 @@ static inline void unpack_floats(const Weight& w, std::uint32_t width, std::uint
   }
 }
 
-// kTileColumns rows of the weight from n on, none behind `end`, as 16-bit integers, codes only: panel[pair][vector of kLanes
-// columns]. Of 8 codes the pairs are (0, 4), (1, 5), (2, 6), (3, 7): what one shift and one mask make of a word of 4-bit codes.
+// kTileColumns rows of a weight as 16-bit integers, codes only, in pairs of neighbours: [pair][vector of kLanes columns]. Of 8
+// codes the pairs are (0, 4), (1, 5), (2, 6), (3, 7): what one shift and one mask make of a word of 4-bit codes.
+struct ShortPanel {
+  const Vs* at;
+
+  // use(k, first vector, second vector) for the pairs of a group; k counts the elements of its rows.
+  template <typename Use>
+  void for_pairs(std::uint32_t group, Use use) const {
+    const Vs* pair = at + group * LILY_GROUP_SIZE;
+    for (std::uint32_t k = 0; k < LILY_GROUP_SIZE; k += 2, pair += 2) use(k, pair[0], pair[1]);
+  }
+};
+
+// The same out of the weight's own words, kept for a ShortPanel on the way: the unpacking hides behind the first products.
 template <Format kFormat>
-static inline void unpack_shorts(const Weight& w, std::uint32_t width, std::uint32_t n, std::uint32_t end, std::uint32_t k0,
-                                 std::uint32_t depth, Vs* panel) {
-  constexpr int kBits = is_4_bit(kFormat) ? 4 : 8;
-  const std::size_t row_bytes = std::size_t(width) * kBits / 8, from = std::size_t(k0) * kBits / 8;
-  const RowPlaces rows[2] = {{w.codes, row_bytes, from, n, end}, {w.codes, row_bytes, from, n + kLanes, end}};
-  for (std::size_t offset = 0; offset < depth * kBits / 8; offset += 16) {
-    Vi words[2][4];
-    transpose_words(rows[0], offset, words[0]);
-    transpose_words(rows[1], offset, words[1]);
-    if constexpr (kBits == 4) {
-      for (int i = 0; i < 4; ++i)
-        for (int j = 0; j < 4; ++j)
-          for (int half = 0; half < 2; ++half) *panel++ = (Vs)((words[half][i] >> (4 * j)) & 0x000f000f);
-    } else {
-      for (int i = 0; i < 4; i += 2)
-        for (int j = 0; j < 4; ++j)
-          for (int half = 0; half < 2; ++half)
-            *panel++ = (Vs)(((words[half][i] >> (8 * j)) & 0xff) | (((words[half][i + 1] >> (8 * j)) & 0xff) << 16));
+class FreshPanel {
+ public:
+  // Rows from n on, none behind `end`, elements from k0 on.
+  FreshPanel(const Weight& w, std::uint32_t width, std::uint32_t n, std::uint32_t end, std::uint32_t k0, Vs* panel)
+      : rows_{{w.codes, row_bytes(width), row_bytes(k0), n, end}, {w.codes, row_bytes(width), row_bytes(k0), n + kLanes, end}},
+        panel_(panel) {}
+
+  template <typename Use>
+  void for_pairs(std::uint32_t group, Use use) const {
+    Vs* pair = panel_ + group * LILY_GROUP_SIZE;
+    constexpr std::uint32_t kBits = is_4_bit(kFormat) ? 4 : 8, kElements = 128 / kBits;  // of 16 bytes of a row
+    for (std::uint32_t k = 0; k < LILY_GROUP_SIZE; k += kElements) {
+      Vi words[2][4];
+      for (int half = 0; half < 2; ++half) transpose_words(rows_[half], row_bytes(group * LILY_GROUP_SIZE + k), words[half]);
+#pragma GCC unroll 16
+      for (std::uint32_t i = 0; i < kElements / 2; ++i, pair += 2) {
+        for (int half = 0; half < 2; ++half) pair[half] = codes(words[half], i);
+        use(k + 2 * i, pair[0], pair[1]);
+      }
     }
   }
-}
+
+ private:
+  static constexpr std::size_t row_bytes(std::uint32_t elements) {
+    return std::size_t(elements) * (is_4_bit(kFormat) ? 4 : 8) / 8;
+  }
+
+  // Pair `i` of the words.
+  static Vs codes(const Vi (&words)[4], std::uint32_t i) {
+    const int shift = (is_4_bit(kFormat) ? 4 : 8) * (i % 4);
+    if constexpr (is_4_bit(kFormat)) {
+      return (Vs)((words[i / 4] >> shift) & 0x000f000f);
+    } else {
+      return (Vs)(((words[i / 4 * 2] >> shift) & 0xff) | (((words[i / 4 * 2 + 1] >> shift) & 0xff) << 16));
+    }
+  }
+
+  RowPlaces rows_[2];
+  Vs* panel_;
+};
 
 // Brings the same stretch of kTileColumns rows, a few lines at a time: short stretches far apart, which no hardware foresees, and
 // too many to ask for at once. What lies behind the weight's last row is not touched by a prefetch.
