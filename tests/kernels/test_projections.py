@@ -163,7 +163,7 @@ def test_router(run: Run, rng, form, sizes, rows):
     buffers = [x, gain, *weight.ranges, logits, shared_gate]
     run(f"router_{form}_f32", sizes, pack(rows), buffers, (experts + 1, rows, 1))
     reference = norm(x, gain) @ weight.dense.T
-    assert rms_ratio(logits, reference[:, :experts]) < run.bound(PRODUCT)
+    assert rms_ratio(logits, reference[:, :experts]) < run.bound(PRODUCT, half=2e-3)
     # Few numbers: their largest error, not the rms.
     assert rms_ratio(shared_gate, reference[:, experts]) < run.bound(1e-5, half=2e-3)
 
