@@ -7,7 +7,7 @@ from tests.model.support import FAMILIES, check_gate, decode_rows, load, prefill
 from tests.oracles.forward import forward
 
 TOKENS = (37 * np.arange(150) + 11) % 512
-# Random weights put some routers of "tiny" near a tie: a row may choose another expert and leave its mark on later ones.
+# Random weights put some routers of "tiny" near a tie: a row may choose another expert and mark later ones.
 GATES = {
     "nano": {"ratio": 0.002, "divergence": 1e-5, "gap": 0.05},
     "tiny": {"ratio": 0.004, "divergence": 4e-4, "gap": 0.1, "outliers": 4},
