@@ -99,7 +99,8 @@ static inline void multiply_word(thread const Words<W, COUNT>& words, threadgrou
 //   operand.measure(rows)     what must be known before any row is staged; ends with a barrier if that is anything
 //   operand.row(r).quad(q)    columns 4q to 4q + 3 of operand row r
 //   store(row, r, value)      called by one lane per product; of two matrices value is silu(gate) * up
-// COUNT: weight rows (pairs of rows, when there are two matrices) that a simdgroup has in flight.
+// COUNT: weight rows (pairs of rows, when there are two matrices) that a simdgroup has in flight. A thread holds COUNT sums per
+// matrix and operand row (8 rows: half as many weight rows) and two words of each weight row, the second on its way.
 template <uint COUNT, uint MATRICES, class W>
 struct MatVec {
   W weights[MATRICES];

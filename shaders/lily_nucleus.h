@@ -26,7 +26,7 @@ static inline float logit_of(uint key) {
   return as_type<float>((key & 0x80000000u) != 0u ? key & 0x7fffffffu : ~key);
 }
 
-// Threadgroup memory of a Nucleus: 5 KB for 248,320 tokens.
+// Threadgroup memory of a Nucleus: 4 KB for 248,320 tokens.
 struct NucleusScratch {
   threadgroup ulong* masses;        // [LILY_SAMPLE_BLOCKS]: the measure of each block of the vocabulary
   threadgroup ulong* parts;         // [LILY_PICK_SIMDGROUPS]

@@ -1,4 +1,5 @@
-// Draws each row's token from what sample_scan left, and names the most probable ones. A threadgroup has one row.
+// Draws each row's token from what sample_scan left, and names the most probable ones. A threadgroup has one row,
+// and 6 KB of its memory for 248,320 tokens.
 #include "lily_nucleus.h"
 #include "lily_philox.h"
 
