@@ -1,0 +1,152 @@
+// Matrix products, in both kinds of operands, against plain loops in double: for processors where only this can be run
+// (tools/check_arm64.sh).
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+#include "device/cpu/kernels/gemm.h"
+#include "device/cpu/kernels/matvec.h"
+
+namespace lily::cpu {
+
+void add_kernel(KernelTable&, KernelEntry) {}  // no table here
+
+namespace LILY_ISA {
+namespace {
+
+struct Case {
+  Format format;
+  std::uint32_t rows, width, columns;  // of x; of both; rows of the weight
+};
+
+// A random weight of bits that any format may hold, and its values.
+struct RandomWeight {
+  RandomWeight(const Case& c, std::mt19937& random) : dense(std::size_t(c.columns) * c.width) {
+    const std::size_t groups = dense.size() / LILY_GROUP_SIZE;
+    codes.resize(groups * group_bytes(c.format));
+    for (auto& code : codes) code = std::uint8_t(random());
+    std::normal_distribution<float> normal;
+    for (std::vector<std::byte>* pairs : {&scales, &biases})
+      for (std::size_t i = 0; i < groups; ++i) {
+        const float value = normal(random);
+        std::uint32_t bits;
+        std::memcpy(&bits, &value, sizeof bits);
+        const auto* from = reinterpret_cast<const std::byte*>(&bits);
+        if (is_wide(c.format)) {
+          pairs->insert(pairs->end(), from, from + 4);
+        } else {
+          pairs->insert(pairs->end(), from + 2, from + 4);  // little-endian: the upper half is the bfloat16
+        }
+      }
+    with_format(c.format, [&]<Format kFormat>() {
+      for (std::size_t i = 0; i < dense.size(); ++i) {
+        const int code = is_4_bit(kFormat) ? codes[i / 2] >> (i % 2 * 4) & 15 : codes[i];
+        dense[i] = double(pair_value<kFormat>(scales.data(), i / 64)) * code + double(pair_value<kFormat>(biases.data(), i / 64));
+      }
+    });
+  }
+  Weight weight() const { return {codes.data(), scales.data(), biases.data()}; }
+
+  std::vector<std::uint8_t> codes;
+  std::vector<std::byte> scales, biases;
+  std::vector<double> dense;
+};
+
+double rms_ratio(const std::vector<double>& reference, const std::vector<float>& got) {
+  double error = 0, size = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    error += (got[i] - reference[i]) * (got[i] - reference[i]);
+    size += reference[i] * reference[i];
+  }
+  return std::sqrt(error / size);
+}
+
+bool check(const Case& c, Operands operands) {
+  std::mt19937 random(c.rows + c.width);
+  const RandomWeight w(c, random);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(std::size_t(c.rows) * c.width);
+  for (float& value : x) value = normal(random);
+  std::vector<double> reference(std::size_t(c.rows) * c.columns);
+  for (std::uint32_t i = 0; i < c.rows; ++i)
+    for (std::uint32_t n = 0; n < c.columns; ++n)
+      for (std::uint32_t k = 0; k < c.width; ++k)
+        reference[i * c.columns + n] += w.dense[std::size_t(n) * c.width + k] * x[std::size_t(i) * c.width + k];
+
+  ModelConstants model{};
+  model.hidden_size = c.width;
+  KernelCall call{};
+  call.model = &model, call.operands = operands, call.format = c.format;
+  auto row_at = [&](std::uint32_t i) { return x.data() + std::size_t(i) * c.width; };
+  std::vector<float> tile(reference.size()), step(reference.size());
+
+  Scratch measure(nullptr);
+  GemmScratch(call, measure);
+  Operand(call, measure, c.format, LILY_MAX_STEP_ROWS, c.width);
+  auto* memory = static_cast<std::byte*>(std::aligned_alloc(64, (measure.bytes() + 63) / 64 * 64));
+  Scratch scratch(memory);
+  GemmScratch gemm_scratch(call, scratch);
+  gemm_scratch.set_rows(c.rows, c.width, row_at);
+  gemm(c.format, w.weight(), 0, c.columns, gemm_scratch, gemm_scratch.product[0]);
+  for (std::uint32_t i = 0; i < c.rows; ++i)
+    std::memcpy(&tile[i * c.columns], gemm_scratch.product[0] + i * kGemmColumns, c.columns * sizeof(float));
+
+  Operand operand(call, scratch, c.format, LILY_MAX_STEP_ROWS, c.width);
+  for (std::uint32_t first = 0; first < c.rows; first += LILY_MAX_STEP_ROWS) {
+    Product products[LILY_MAX_STEP_ROWS];
+    const std::uint32_t count = std::min(c.rows - first, LILY_MAX_STEP_ROWS);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      operand.set_row(i, row_at(first + i));
+      products[i] = {i, &step[(first + i) * c.columns]};
+    }
+    matvec(w.weight(), 0, c.columns, operand, products, count);
+  }
+  std::free(memory);
+  const double bound = operands == Operands::kInt16 ? 2e-4 : 2e-6;
+  const double errors[] = {rms_ratio(reference, tile), rms_ratio(reference, step)};
+  const bool passed = errors[0] < bound && errors[1] < bound;
+  if (!passed)
+    std::printf("format %d, operands %d, %u x %u x %u: tile %.2e, step %.2e\n", int(c.format), int(operands), c.rows, c.columns,
+                c.width, errors[0], errors[1]);
+  return passed;
+}
+
+// Every half goes to its float and back.
+bool check_halves() {
+  for (std::uint32_t bits = 0; bits < 0x10000; bits += kLanes) {
+    Half from[kLanes], to[kLanes];
+    float floats[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) from[lane].bits = std::uint16_t(bits + lane);
+    storef(floats, loadf(from));
+    storef(to, loadf(floats));
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const std::uint32_t exponent = from[lane].bits >> 10 & 31, mantissa = from[lane].bits & 1023;
+      const double size = exponent ? std::ldexp(1024 + mantissa, int(exponent) - 25) : std::ldexp(mantissa, -24);
+      const bool is_number = exponent < 31;
+      if (is_number && (std::fabs(floats[lane]) != size || to[lane].bits != from[lane].bits)) return false;
+      if (!is_number && (mantissa ? floats[lane] == floats[lane] : !std::isinf(floats[lane]))) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+}  // namespace LILY_ISA
+}  // namespace lily::cpu
+
+int main() {
+  using namespace lily::cpu;
+  using namespace lily::cpu::LILY_ISA;
+  int passed = 0, failed = 0;
+  for (const Format format : kFormats)
+    for (const Operands operands : {Operands::kFloat32, Operands::kInt16})
+      for (const std::uint32_t width : {64u, 192u, 512u, 1088u})
+        for (const std::uint32_t rows : {1u, 3u, 8u, 17u})
+          for (const std::uint32_t columns : {1u, 33u, 128u})
+            ++(check({format, rows, width, columns}, operands) ? passed : failed);
+  ++(check_halves() ? passed : failed);
+  std::printf("%d passed, %d failed\n", passed, failed);
+  return failed != 0;
+}
