@@ -30,18 +30,25 @@ struct Elements {
   }
 };
 
+// One step of lane_sums: pairs of lanes WIDTH apart share out 2 WIDTH values and their sums.
+template <uint WIDTH>
+static inline void share_out(thread float (&values)[LILY_SIMD_WIDTH], uint lane) {
+  const bool upper = (lane & WIDTH) != 0u;
+#pragma clang loop unroll(full)
+  for (uint i = 0; i < WIDTH; ++i) {
+    const float sent = upper ? values[i] : values[i + WIDTH];
+    const float kept = upper ? values[i + WIDTH] : values[i];
+    values[i] = kept + simd_shuffle_xor(sent, ushort(WIDTH));
+  }
+}
+
 // values[i] summed over the lanes, for all 32 values at once: lane i gets that of value i.
 static inline float lane_sums(thread float (&values)[LILY_SIMD_WIDTH], uint lane) {
-#pragma clang loop unroll(full)
-  for (ushort half_width = LILY_SIMD_WIDTH / 2u; half_width > 0; half_width /= 2u) {
-    const bool upper = (lane & half_width) != 0u;
-#pragma clang loop unroll(full)
-    for (uint i = 0; i < half_width; ++i) {
-      const float sent = upper ? values[i] : values[i + half_width];
-      const float kept = upper ? values[i + half_width] : values[i];
-      values[i] = kept + simd_shuffle_xor(sent, half_width);
-    }
-  }
+  share_out<16u>(values, lane);
+  share_out<8u>(values, lane);
+  share_out<4u>(values, lane);
+  share_out<2u>(values, lane);
+  share_out<1u>(values, lane);
   return values[0];
 }
 

@@ -143,15 +143,16 @@ struct Nucleus {
     const ulong before_block = scratch.found[1];
     ulong values[LILY_TOKENS_PER_THREAD];
     sum = 0u;
+#pragma clang loop unroll(full)
     for (uint i = 0; i < LILY_TOKENS_PER_THREAD; ++i) {
       values[i] = begin + i < LILY_VOCAB_SIZE ? value_of<MEASURE>(begin + i, logits[begin + i], lowest) : 0u;
       sum += values[i];
     }
     before = before_block + threadgroup_prefix<LILY_PICK_SIMDGROUPS>(sum, scratch.parts, self).before;
-    if (before <= target && target < before + sum) {
-      uint i = 0;
-      for (; before + values[i] <= target; ++i) before += values[i];
-      scratch.found[0] = begin + i;
+#pragma clang loop unroll(full)
+    for (uint i = 0; i < LILY_TOKENS_PER_THREAD; ++i) {
+      if (before <= target && target < before + values[i]) scratch.found[0] = begin + i;
+      before += values[i];
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
     return uint(scratch.found[0]);

@@ -29,6 +29,7 @@ kernel void sample_scan(device const StepRow* step [[buffer(0)]], device const S
 
   float raw[LILY_SCAN_TOKENS], raw_max = LILY_FORBIDDEN;
   Best best = {LILY_FORBIDDEN, 0xffffffffu};
+#pragma clang loop unroll(full)
   for (uint i = 0; i < LILY_SCAN_TOKENS; ++i) {
     const uint token = group.x * LILY_SAMPLE_BLOCK + i * LILY_SAMPLE_SCAN_THREADS + index;
     raw[i] = LILY_FORBIDDEN;
@@ -61,6 +62,7 @@ kernel void sample_scan(device const StepRow* step [[buffer(0)]], device const S
   threadgroup_barrier(mem_flags::mem_threadgroup);
   for (uint i = 0; i < LILY_SCAN_SIMDGROUPS; ++i) raw_max = max(raw_max, raw_values[i]);
   float sum = 0.0f;
+#pragma clang loop unroll(full)
   for (uint i = 0; i < LILY_SCAN_TOKENS; ++i) sum += raw[i] > LILY_FORBIDDEN ? exp(raw[i] - raw_max) : 0.0f;
   sum = simd_sum(sum);
   if (lane == 0u) sums[simdgroup] = sum;
