@@ -10,9 +10,11 @@ import hashlib
 import importlib.util
 import json
 import math
+import re
 import shlex
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from bench import machine
 
 ROOT = Path(__file__).parents[1]
 RECORDS = ROOT / "bench" / "records"
+ABSOLUTE_PATH = re.compile(r"(?<![\w.~/:-])/(?:[^\s/'\"]+/)+[^\s/'\"]*")
 BUILT_FROM = ("CMakeLists.txt", "cmake", "src", "shaders")
 
 
@@ -117,7 +120,7 @@ def run(
     return {
         "bench": bench,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "command": shlex.join(command),
+        "command": shlex.join(portable(command)),
         "machine": machine.describe(),
         "code": code,
         "inputs": dict(inputs),
@@ -125,7 +128,7 @@ def run(
         "limits": vars(limits),
         "arms": {
             arm.name: {
-                "command": shlex.join(arm.command),
+                "command": shlex.join(portable(arm.command)),
                 "digest": results[arm.name][0].digest,
                 "metrics": summarise(results[arm.name]),
             }
@@ -171,6 +174,12 @@ def parse_result(arm: Arm, output: str) -> Result:
             f'arm {arm.name}: the last line must be {{"digest": "…", "metrics": {{name: finite number}}}}, not {last!r}'
         )
     return Result(digest, metrics)
+
+
+def portable(command: Sequence[str]) -> list[str]:
+    """A command line for a record: this interpreter is `python`, and absolute paths keep their last part only."""
+    words = ["python" if word == sys.executable else word for word in command]
+    return [ABSOLUTE_PATH.sub(lambda match: Path(match[0]).name, word) for word in words]
 
 
 def summarise(results: Sequence[Result]) -> dict[str, dict[str, object]]:

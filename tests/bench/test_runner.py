@@ -190,3 +190,20 @@ def test_an_arm_that_does_not_exist_or_hangs_is_refused(checkout: Path) -> None:
 def test_a_bench_that_compares_nothing_is_refused(checkout: Path, arms: list[Arm], rounds: int) -> None:
     with pytest.raises(ValueError, match="at least"):
         run(checkout, arms, rounds=rounds)
+
+
+def test_a_record_holds_no_absolute_path(checkout: Path, tmp_path: Path) -> None:
+    script = tmp_path / "peer.py"
+    script.write_text(arm("A").command[-1])
+    command = (sys.executable, "-S", str(script), "--folder", "/models/one", "--url=http://127.0.0.1:80/v1", "--x=/a/b")
+    record = runner.run(
+        "x", [Arm("A", command)], command=command, inputs={"m": "0"}, limits=LIMITS, root=checkout, clock=quiet
+    )
+    expected = "python -S peer.py --folder one --url=http://127.0.0.1:80/v1 --x=b"
+    assert record["command"] == record["arms"]["A"]["command"] == expected
+    assert not runner.ABSOLUTE_PATH.search(json.dumps(record))
+
+
+def test_no_committed_record_holds_an_absolute_path() -> None:
+    found = {path.name: runner.ABSOLUTE_PATH.findall(path.read_text()) for path in runner.RECORDS.glob("*.json")}
+    assert {name: paths for name, paths in found.items() if paths} == {}
