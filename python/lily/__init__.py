@@ -16,12 +16,14 @@ from .errors import (
     SnapshotError,
     ToolCallError,
 )
+from .log import show_log_from_environment
 from .outputs import ChatChunk, ChatReply, Chunk, Completion, Timing, TokenLogprob, ToolCall, Usage
 from .params import SamplingParams
 from .prefix_cache import PrefixCache
 from .session import Session
 
 __version__ = version("lily")
+show_log_from_environment()
 
 __all__ = [
     "CancelledError",

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -16,7 +17,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from .errors import ChatTemplateError
+from .errors import ChatTemplateError, CheckpointError, LilyError
 from .messages import Message, TemplateMessage, Tool, template_messages
 from .tokenizer import Tokenizer, read_tokenizer_config, special_token_texts
 from .turns import Render, Turns, why_not_by_turns
@@ -165,7 +166,8 @@ def load_chat_template(folder: Path, tokenizer: Tokenizer, override: str | Path 
     """The template: `override` (Jinja text or a path), else chat_template.jinja, else that of tokenizer_config.json.
 
     The checkpoint's own is rendered turn by turn, an override as it is. None if there is none: the checkpoint then only
-    completes text. Raises ChatTemplateError if `override` is neither.
+    completes text. Raises ChatTemplateError if `override` is neither or cannot be read, CheckpointError for the
+    checkpoint's own.
     """
     source = _override_source(override) if override is not None else _checkpoint_source(folder)
     if source is None:
@@ -177,16 +179,20 @@ def _override_source(override: str | Path) -> str:
     # A template holds a tag or a line break; anything else can only be meant as a path.
     if isinstance(override, str) and ("{" in override or "\n" in override):
         return override
-    path = Path(override)
-    if not path.is_file():
+    try:
+        path = Path(override).expanduser()
+        is_file = path.is_file()
+    except (OSError, ValueError):  # a name that no system takes: too long, or with a zero byte
+        is_file = False
+    if not is_file:
         raise ChatTemplateError(f"chat_template is neither Jinja text nor a file: {str(override)!r}")
-    return path.read_text(encoding="utf-8-sig")
+    return _read_template(path, ChatTemplateError)
 
 
 def _checkpoint_source(folder: Path) -> str | None:
     path = folder / "chat_template.jinja"
     if path.exists():
-        return path.read_text(encoding="utf-8-sig")
+        return _read_template(path, partial(CheckpointError, path=str(path), field="chat_template"))
     value = read_tokenizer_config(folder).get("chat_template")
     if value is None or isinstance(value, str):
         return value
@@ -201,6 +207,17 @@ def _checkpoint_source(folder: Path) -> str | None:
             "pass one of them as chat_template"
         )
     return default
+
+
+def _read_template(path: Path, error_type: Callable[[str], LilyError]) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise error_type(
+            f"{path}: byte {error.start} ({error.object[error.start]:#04x}) is not UTF-8; a chat template is UTF-8 text"
+        ) from error
+    except OSError as error:
+        raise error_type(f"{path}: the chat template cannot be read: {error.strerror or error}") from error
 
 
 class _GenerationTag(Extension):

@@ -16,6 +16,11 @@ def find_model(model: str | Path, revision: str | None = None) -> Path:
 
     Never downloads. Raises CheckpointError, saying how to get the files, if they are not on this machine.
     """
+    if not str(model).strip():  # Path("") is the current folder, which nobody asked for
+        raise CheckpointError(
+            "model is empty; give a folder ('.' is the current one), a Hugging Face id (org/name) or 'lily-nano'",
+            path=str(model),
+        )
     folder = Path(model).expanduser()
     if folder.is_dir():
         if revision is not None:
@@ -41,6 +46,6 @@ def _cached(repo_id: str, revision: str | None) -> Path:
     at = f" --revision {revision}" if revision else ""
     raise CheckpointError(
         f"{repo_id!r} is neither a folder nor in the local Hugging Face cache"
-        f"{f' at revision {revision}' if revision else ''}. Get it with: hf download {repo_id}{at}",
+        f"{f' at revision {revision}' if revision else ''}. Get it with: lily download {repo_id}{at}",
         path=repo_id,
     )

@@ -12,6 +12,8 @@ from typing import Final
 # The rest is for the system, other programs and what Python itself needs.
 DEFAULT_MEMORY_FRACTION: Final = 0.8
 
+MAX_BYTES: Final = 1 << 60  # more than any machine has; sums of several sizes stay within 64 bits
+
 _UNITS: Final = {"B": 1} | {
     f"{letter}{suffix}": base ** (n + 1)
     for n, letter in enumerate("KMGT")
@@ -20,7 +22,10 @@ _UNITS: Final = {"B": 1} | {
 
 
 def parse_bytes(size: int | str) -> int:
-    """Bytes of 24_000_000_000, "24GiB", "24.5 GB". Raises ValueError for zero, less, or an unknown unit."""
+    """Bytes of 24_000_000_000, "24GiB", "24.5 GB".
+
+    Raises ValueError for an unknown unit, and for what no machine has: zero, less, or more than MAX_BYTES.
+    """
     if isinstance(size, bool) or not isinstance(size, (int, str)):
         raise TypeError(f"a memory size must be an int of bytes or text like '24GiB', not {type(size).__name__}")
     if isinstance(size, str):
@@ -28,12 +33,12 @@ def parse_bytes(size: int | str) -> int:
         unit = {name.lower(): value for name, value in _UNITS.items()}.get(match[2].lower()) if match else None
         if match is None or unit is None:
             raise ValueError(f"{size!r} is not a memory size; write a number and one of {', '.join(_UNITS)}: '24GiB'")
-        num_bytes = int(float(match[1]) * unit)
+        num_bytes = float(match[1]) * unit
     else:
         num_bytes = size
-    if num_bytes <= 0:
-        raise ValueError(f"a memory size must be above 0 bytes, not {size!r}")
-    return num_bytes
+    if not 0 < num_bytes <= MAX_BYTES:
+        raise ValueError(f"a memory size must be above 0 bytes and at most {format_bytes(MAX_BYTES)}, not {size!r}")
+    return int(num_bytes)
 
 
 def format_bytes(num_bytes: int) -> str:

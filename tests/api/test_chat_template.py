@@ -8,7 +8,7 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lily import ChatTemplateError
+from lily import ChatTemplateError, CheckpointError
 from lily.chat_template import ChatTemplate, load_chat_template
 from lily.tokenizer import Tokenizer
 
@@ -135,3 +135,23 @@ def test_where_templates_come_from(tokenizer: Tokenizer, tmp_path: Path) -> None
     assert text("{{ messages[0].content }}!") == "a!"
     with pytest.raises(ChatTemplateError, match="neither Jinja text nor a file"):
         text("missing.jinja")
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "", "."])
+def test_a_name_that_is_no_file(tokenizer: Tokenizer, tmp_path: Path, name: str) -> None:
+    with pytest.raises(ChatTemplateError, match="neither Jinja text nor a file"):
+        load_chat_template(tmp_path, tokenizer, name)
+
+
+def test_files_that_are_no_text(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "chat_template.jinja"
+    path.write_bytes(b"{{ messages }}\xff")
+    with pytest.raises(ChatTemplateError, match=r"chat_template\.jinja: byte 14 \(0xff\) is not UTF-8"):
+        load_chat_template(tmp_path, tokenizer, path)
+    with pytest.raises(CheckpointError, match="is not UTF-8") as caught:
+        load_chat_template(tmp_path, tokenizer, None)
+    assert caught.value.path == str(path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load_chat_template(tmp_path, tokenizer, None)

@@ -300,8 +300,11 @@ def test_loading_says_what_fits(caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"model": "no/such"}, CheckpointError, "hf download no/such"),
+        ({"model": "no/such"}, CheckpointError, "lily download no/such"),
         ({"model": "./no/such/folder"}, CheckpointError, "no folder"),
+        ({"model": ""}, CheckpointError, "model is empty"),
+        ({"model": " "}, CheckpointError, "model is empty"),
+        ({"memory_limit": 2**64}, ValueError, "at most 1048576.00 TiB"),
         ({"device": "tpu"}, ValueError, "device is 'tpu'.*'cpu'"),
         ({"dtype": "int8"}, ValueError, "dtype is 'int8'"),
         ({"max_context": 0}, ValueError, "at least 1"),

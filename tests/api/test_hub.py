@@ -24,7 +24,7 @@ def test_a_downloaded_model_is_found_offline(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", cached)
     assert find_model("org/name") == find_model("org/name", "v1") == tmp_path
-    with pytest.raises(CheckpointError, match=r"at revision v2\. Get it with: hf download org/name --revision v2"):
+    with pytest.raises(CheckpointError, match=r"at revision v2\. Get it with: lily download org/name --revision v2"):
         find_model("org/name", "v2")
 
 

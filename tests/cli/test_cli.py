@@ -76,7 +76,7 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
         (["generate", *NANO, "--system", "s", "x"], 2, "need --chat"),
         (["generate", *NANO, "--temperature", "warm", "x"], 2, "invalid float"),
         (["generate", *NANO, "--top-p", "2", "x"], 1, "top_p is 2.0"),
-        (["generate", "--model", "no/such", "x"], 1, "hf download no/such"),
+        (["generate", "--model", "no/such", "x"], 1, "lily download no/such"),
         (["generate", *NANO, "--max-tokens", "1024", "x"], 1, "holds 1024"),
         (["generate", "--model", "lily-nano", "--memory-limit", "1000", "x"], 1, "memory_limit"),
     ],
