@@ -21,9 +21,14 @@ def fingerprints(folder: Path, config: ModelConfig, dtype: str, chat_template: s
         "model": _digest(json.dumps(arguments, sort_keys=True, default=str).encode(), *map(_weights, _shards(folder))),
         "quantization": _digest(json.dumps(quantization, sort_keys=True, default=str).encode()),
         "dtype": dtype,
-        "tokenizer": _digest((folder / "tokenizer.json").read_bytes()),
+        "tokenizer": tokenizer_fingerprint(folder),
         "template": _digest((chat_template or "").encode()),
     }
+
+
+def tokenizer_fingerprint(folder: Path) -> str:
+    """The part of `fingerprints` that says what token ids mean."""
+    return _digest((folder / "tokenizer.json").read_bytes())
 
 
 def _shards(folder: Path) -> list[Path]:

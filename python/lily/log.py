@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from contextlib import suppress
 from typing import Final, Literal, get_args
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -12,7 +13,18 @@ LEVELS: Final[tuple[str, ...]] = get_args(LogLevel)
 VARIABLE: Final = "LILY_LOG"
 
 _log: Final = logging.getLogger("lily")
-_handler: Final = logging.StreamHandler()
+
+
+class _StderrHandler(logging.Handler):
+    """Writes to what sys.stderr is now. Silent where the program has handlers of its own: they get the messages."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if sys.stderr is not None and not logging.getLogger().handlers:
+            with suppress(OSError, ValueError):
+                print(self.format(record), file=sys.stderr)
+
+
+_handler: Final = _StderrHandler()
 _handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s lily: %(message)s", datefmt="%H:%M:%S"))
 
 
@@ -20,12 +32,9 @@ def show_log(level: str) -> None:
     """Write messages of `level` and above to stderr. Raises ValueError for an unknown level."""
     if level not in LEVELS:
         raise ValueError(f"the log level is {level!r}; it must be one of {', '.join(LEVELS)}")
-    if sys.stderr is not None:
-        _handler.setStream(sys.stderr)
     _log.setLevel(level.upper())
     if _handler not in _log.handlers:
         _log.addHandler(_handler)
-    _log.propagate = False  # the program's own handlers would print everything again
 
 
 def show_log_from_environment() -> None:

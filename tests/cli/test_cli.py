@@ -57,17 +57,6 @@ def test_the_prompt_may_come_from_standard_input() -> None:
     assert (done.returncode, done.stdout) == (0, WHO + "\n")
 
 
-def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", *NANO, "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["machine"]["cores"] >= 1 and report["versions"]["lily"] == __version__
-    assert report["model"]["stop_ids"] == {"4072": "<|im_end|>", "4070": "<|endoftext|>"}
-    assert report["model"]["context_that_fits"] == 1024 and report["model"]["memory"]["weights"] > 0
-    assert main(["doctor"]) == 0
-    out = capsys.readouterr().out
-    assert "machine" in out and "GiB" in out and "model" not in out
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [
@@ -108,6 +97,47 @@ def test_a_reader_that_leaves() -> None:
     err = process.stderr.read()
     assert process.wait(30) == 0 and "Traceback" not in err and "BrokenPipe" not in err
     process.stderr.close()
+
+
+def shell(command: str) -> subprocess.CompletedProcess[str]:
+    program = f"{sys.executable} -m lily"
+    return subprocess.run(
+        ["bash", "-c", command.replace("lily", program, 1)], capture_output=True, text=True, timeout=60
+    )
+
+
+TINY = "generate --model lily-nano --max-context 64 --max-tokens 2"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        (f"lily {TINY} Once <&-", 0, "finish_reason"),
+        (f"lily {TINY} <&-", 1, "no tokens"),
+        (f"lily {TINY} Once >&-", 1, "standard output is closed"),
+        (f"lily {TINY} Once 2>&-", 0, ""),
+        (f"lily {TINY} Once <&- >&- 2>&-", 1, ""),
+        (f"lily {TINY} Once >/dev/full", 1, "No space left"),
+        (f"lily {TINY} Once 2>/dev/full", 1, ""),
+        (f"lily {TINY} --json Once | true; exit ${{PIPESTATUS[0]}}", 0, ""),
+        (f"(lily {TINY} Once 2>&1; exit $?) | true; exit ${{PIPESTATUS[0]}}", 0, ""),
+        ("lily --help | true; exit ${PIPESTATUS[0]}", 0, ""),
+        ("lily --help >&-", 0, ""),
+        ("lily nonsense 2>&-", 2, ""),
+        ("lily doctor >&-", 1, "closed"),
+    ],
+)
+def test_streams_that_are_closed_or_full(command: str, code: int, words: str) -> None:
+    done = shell(command)
+    assert done.returncode == code, done
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+def test_the_log_level() -> None:
+    assert "INFO lily: lily-nano on cpu" in shell(f"lily {TINY} Once --log-level info").stderr
+    assert "INFO lily" in shell(f"export LILY_LOG=info; lily {TINY} Once").stderr
+    assert "INFO" not in shell(f"export LILY_LOG=info; lily {TINY} Once --log-level warning").stderr
 
 
 def test_importing_lily_is_cheap() -> None:

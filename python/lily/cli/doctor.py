@@ -1,86 +1,224 @@
-"""`lily doctor`: the machine, the versions and, with --model, the facts of a model: a report to paste into an issue."""
+"""`lily doctor`: the machine, its devices and versions, how a model fits, and a test of the kernels.
+
+A report to paste into an issue.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
-import platform
-from collections.abc import Mapping
-from importlib.metadata import version
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, get_args
 
-from lily import Engine, __version__
+from tqdm.auto import tqdm
+
+from lily import Engine, _core
+from lily.engine import DeviceName
+from lily.errors import DeviceError, MemoryLimitError
+from lily.machine import describe_machine, sysctl, versions
 from lily.memory import DEFAULT_MEMORY_FRACTION, available_bytes, default_limit, format_bytes, total_bytes
+from lily.progress import wants_progress
+from lily.selftest import Check, Report, run_cases, run_model, worst
+from lily.selftest.cases import all_cases
+from lily.selftest.tables import SMALL
 
 from .options import add_engine_flags, make_engine
 
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
 
+_CONTEXTS: Final = (4_096, 16_384, 65_536, 131_072, 262_144)
+_CPU_SETS: Final = ("avx512", "avx2", "baseline")
+_MIN_TIMELINES: Final = 2  # those that an engine has room for at least
+_SHORT: Final = 20  # characters of items that share a line
+_GIB: Final = 1 << 30
+
 
 def add_parser(verbs: Verbs) -> None:
-    parser = verbs.add_parser("doctor", help="describe the machine and, with --model, how a model runs on it")
+    parser = verbs.add_parser(
+        "doctor",
+        help="describe the machine, how a model fits, and test the kernels",
+        description="Describes the machine and the devices. With --model it loads the model and says what fits. "
+        "--selftest runs every kernel on known problems and both programs of a model (lily-nano without --model).",
+    )
     add_engine_flags(parser, default_model=None)
+    parser.add_argument("--selftest", action="store_true", help="compare the kernels with stored references")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    report: dict[str, Mapping[str, object]] = {"machine": _machine(), "versions": _versions()}
-    if options.model:
-        with make_engine(options) as engine:
-            report["model"] = _model(engine)
+    report: dict[str, Mapping[str, object]] = {"versions": versions(), "machine": _machine(), "devices": _devices()}
+    failed = False
+    model: str | None = options.model or ("lily-nano" if options.selftest else None)
+    checks: list[Check] = []
+    if model is not None:
+        options.model = model
+        try:
+            with make_engine(options) as engine:
+                report["model"] = _model(engine)
+                if options.selftest:
+                    checks = run_model(engine)
+                    device = engine.runtime.device
+        except MemoryLimitError as error:
+            report["model"] = {
+                "name": model,
+                "fits": False,
+                "required_bytes": error.required_bytes,
+                "limit_bytes": error.limit_bytes,
+                "problem": str(error),
+            }
+            failed = True
+    if options.selftest and not failed:
+        cases = _replay(device)
+        report["selftest"] = _selftest(cases, checks)
+        failed = not cases.passed or not all(check.passed for check in checks)
     if options.json:
         print(json.dumps(report, ensure_ascii=False))
     else:
         for title, facts in report.items():
             print(title)
             for name, value in facts.items():
-                print(f"  {name.removesuffix('_bytes').replace('_', ' '):24}{_shown(name, value)}")
-    return 0
+                _print_fact(name, value)
+    return 1 if failed else 0
 
 
 def _machine() -> dict[str, object]:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return {
-        "system": platform.platform(),
-        "architecture": platform.machine(),
-        "cores": len(affinity(0)) if affinity else os.cpu_count(),
-        "memory_bytes": total_bytes(),
+    facts = {
+        **describe_machine(),
         "available_bytes": available_bytes(),
         "default_limit_bytes": default_limit(),
         "default_limit_is": f"{DEFAULT_MEMORY_FRACTION:.0%} of what is available",
     }
+    if sys.platform == "darwin":
+        facts |= wired_limit(total_bytes(), int(sysctl("iogpu.wired_limit_mb") or 0))
+    variables = {name: os.environ[name] for name in ("LILY_LOG", "LILY_CPU_DEBUG") if os.environ.get(name)}
+    return {**facts, "variables": variables} if variables else facts
 
 
-def _versions() -> dict[str, object]:
-    packages = ("numpy", "tokenizers", "safetensors", "jinja2")
-    return {"lily": __version__, "python": platform.python_version(), **{name: version(name) for name in packages}}
+def wired_limit(total: int, limit_mb: int) -> dict[str, object]:
+    """How much memory macOS lets a GPU hold, and the command that raises it.
+
+    total: bytes of the machine. limit_mb: of iogpu.wired_limit_mb; 0 is the system's default.
+    """
+    # What the system and other programs need: an eighth, at least 4 GiB.
+    raised_mb = (total - max(total // 8, 4 * _GIB)) >> 20
+    facts: dict[str, object] = {
+        "wired_limit": f"{limit_mb:,} MiB" if limit_mb else "the system's default, about three quarters of the memory"
+    }
+    if limit_mb < raised_mb:
+        facts["wired_limit_command"] = f"sudo sysctl iogpu.wired_limit_mb={raised_mb}"
+        facts["wired_limit_note"] = "for models that need more than the limit; until the next restart"
+    return facts
+
+
+def _devices() -> dict[str, object]:
+    """Each kind of device: what it is here, or why there is none."""
+    found: dict[str, object] = {}
+    for name in get_args(DeviceName):
+        if name == "auto":
+            continue
+        try:
+            device = _core.Device(name, sizes=SMALL)
+        except DeviceError as error:
+            found[name] = f"no: {error}"
+            continue
+        found[name] = f"{device.description}, {len(device.kernel_names())} kernels"
+        if name == "cpu":
+            found["cpu_instruction_sets"] = [isa for isa in _CPU_SETS if _has_instructions(isa)]
+            found["cpu_kernels"] = "prebuilt, in the extension"
+    return found
+
+
+def _has_instructions(isa: str) -> bool:
+    try:
+        _core.Device("cpu", sizes=SMALL, debug=isa)
+    except DeviceError:
+        return False
+    return True
 
 
 def _model(engine: Engine) -> dict[str, object]:
-    runtime = engine.runtime
-    tokens = engine.tokenizer
+    runtime, config, tokens = engine.runtime, engine.config, engine.tokenizer
+    longest = config.max_position_embeddings or _CONTEXTS[-1]
+    lengths = sorted({*(context for context in _CONTEXTS if context < longest), longest, engine.max_context})
     return {
         "summary": repr(engine),
-        "model_type": engine.config.model_type,
+        "model_type": config.model_type,
         "device": runtime.device_description,
         "dtype": runtime.dtype,
-        "context_that_fits": runtime.max_context,
+        "context_that_fits": engine.max_context,
+        "longest_context": longest,
+        "needs_bytes": {str(context): needed_bytes(engine, context) for context in lengths},
         "prefill_chunk_tokens": runtime.max_chunk_tokens,
-        "vocab_size": engine.config.vocab_size,
-        "stop_ids": {str(i): tokens.decode([i]) for i in engine.stop_token_ids},
-        "sampling_defaults": dict(engine.config.sampling_defaults),
+        "vocab_size": config.vocab_size,
+        "stop_ids": {str(token_id): tokens.decode([token_id]) for token_id in engine.stop_token_ids},
+        "sampling_defaults": dict(config.sampling_defaults),
         "memory": runtime.memory_bytes,
         "load_report": runtime.load_report,
     }
 
 
-def _shown(name: str, value: object) -> str:
-    if name.endswith("_bytes") and isinstance(value, int):
-        return format_bytes(value)
+def needed_bytes(engine: Engine, context: int) -> int:
+    """The least memory_limit with which this model has `context` tokens of context, without a prefix cache."""
+    memory, state = engine.runtime.memory_bytes, engine.runtime.state_use
+    slots = 1 + 2 * _MIN_TIMELINES
+    pages = -(-context // _core.PAGE_TOKENS)
+    return memory["weights"] + memory["activations"] + slots * state["slot_bytes"] + pages * state["page_bytes"]
+
+
+def _replay(device: str) -> Report:
+    total = sum(1 for _ in all_cases())
+    with tqdm(total=total, desc="kernel cases", leave=False, disable=not wants_progress(None)) as bar:
+        return run_cases(device, on_case=lambda number: bar.update(number - bar.n))
+
+
+def _selftest(cases: Report, of_model: Sequence[Check]) -> dict[str, object]:
+    checks = [*cases.checks, *of_model]
+    nearest = worst(checks)
+    return {
+        "result": "passed" if cases.passed and all(check.passed for check in of_model) else "FAILED",
+        "device": cases.device,
+        "comparisons": len(checks),
+        "passed": sum(check.passed for check in checks),
+        "kernels": cases.kernels,
+        "kernels_without_a_case": cases.without_case,
+        "nearest_to_its_tolerance": None if nearest is None else _described(nearest),
+        "model": [_described(check) for check in of_model],
+        "failures": [_described(check) for check in checks if not check.passed],
+    }
+
+
+def _described(check: Check) -> str:
+    if check.problem is not None:
+        return f"{check.name}: {check.problem}"
+    if check.tolerance == 0:
+        return f"{check.name}: {check.error:.1%} of the values differ"
+    return f"{check.name}: error {check.error:.2g}, tolerance {check.tolerance:.2g}"
+
+
+def _print_fact(name: str, value: object) -> None:
+    in_bytes = name.endswith("_bytes") or name == "memory"
+    label = name.removesuffix("_bytes").replace("_", " ")
+    if name == "needs_bytes" and isinstance(value, Mapping):
+        value = {f"{int(context):,} tokens:": needed for context, needed in value.items()}
+    if isinstance(value, list) and any(len(str(item)) > _SHORT for item in value):
+        print(f"  {label}")
+        for item in value:
+            print(f"    {item}")
+    else:
+        print(f"  {label:26}{_shown(value, in_bytes)}")
+
+
+def _shown(value: object, in_bytes: bool) -> str:
     if isinstance(value, Mapping):
-        in_bytes = name == "memory"
-        return ", ".join(f"{key} {_shown('_bytes', v) if in_bytes else v}" for key, v in value.items()) or "none"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+        return ", ".join(f"{key} {_shown(v, in_bytes)}" for key, v in value.items()) or "none"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return format_bytes(value) if in_bytes else f"{value:,}"
+    return str(value)

@@ -14,6 +14,7 @@ from lily.messages import Message
 from lily.outputs import summary
 
 from .options import add_engine_flags, add_sampling_flags, make_engine, sampling_params
+from .screen import PlainScreen
 
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
@@ -50,22 +51,15 @@ def _run(options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps(_result(engine, options, prompt, params), ensure_ascii=False))
             return 0
+        screen = PlainScreen(sys.stderr, colours=False)
         last: Chunk | ChatChunk | None = None
-        thinks = False
         for last in _chunks(engine, options, prompt, params):
             if isinstance(last, Chunk):
-                sys.stdout.write(last.text)
+                screen.content(last.text)
             else:
-                if last.reasoning and not thinks:
-                    sys.stderr.write("thinking: ")
-                elif last.content and thinks:
-                    sys.stderr.write("\n")
-                thinks = bool(last.reasoning) or (thinks and not last.content)
-                sys.stderr.write(last.reasoning)
-                sys.stderr.flush()
-                sys.stdout.write(last.content)
-            sys.stdout.flush()
-        print(flush=True)
+                screen.reasoning(last.reasoning)
+                screen.content(last.content)
+        screen.end()
         if last is not None and last.usage is not None and last.timing is not None:
             print(f"\n{summary(last.usage, last.timing)}, finish_reason {last.finish_reason}", file=sys.stderr)
     return 0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 from typing import get_args
 
 from lily import Engine, SamplingParams
 from lily.engine import DeviceName, DtypeName
+from lily.log import LEVELS, VARIABLE
 
 _SAMPLING_FLAGS: dict[str, type] = {
     "temperature": float,
@@ -19,36 +21,57 @@ _SAMPLING_FLAGS: dict[str, type] = {
     "seed": int,
     "max_tokens": int,
     "min_tokens": int,
+    "thinking_token_budget": int,
 }
 
 
-def add_engine_flags(parser: argparse.ArgumentParser, *, default_model: str | None) -> None:
+def add_engine_flags(parser: argparse.ArgumentParser, *, default_model: str | None, log_level: str = "warning") -> None:
     parser.add_argument("--model", default=default_model, help=f"folder or Hugging Face id; default: {default_model}")
-    parser.add_argument("--revision", help="of a Hugging Face id")
+    parser.add_argument("--revision", help="branch, tag or commit of a Hugging Face id")
     parser.add_argument("--device", default="auto", choices=get_args(DeviceName))
     parser.add_argument("--dtype", default="auto", choices=get_args(DtypeName))
     parser.add_argument("--max-context", type=int, metavar="TOKENS", help="prompt and completion; default: what fits")
     parser.add_argument("--memory-limit", metavar="SIZE", help="such as 24GiB; default: 80 %% of what is available")
+    parser.add_argument("--prefix-cache-bytes", metavar="SIZE", help="for kept beginnings of prompts; 0 keeps nothing")
+    parser.add_argument("--cache-dir", metavar="FOLDER", help="keeps beginnings of prompts for the next start too")
     parser.add_argument("--chat-template", metavar="FILE", help="Jinja file instead of the checkpoint's template")
+    add_log_flag(parser, default=log_level)
 
 
 def make_engine(options: argparse.Namespace) -> Engine:
-    limit: str | None = options.memory_limit
     return Engine(
         options.model,
         revision=options.revision,
         device=options.device,
         dtype=options.dtype,
         max_context=options.max_context,
-        memory_limit=int(limit) if limit and limit.isdecimal() else limit,
+        memory_limit=_size(options.memory_limit),
+        prefix_cache_bytes=_size(options.prefix_cache_bytes),
+        cache_dir=options.cache_dir,
         chat_template=options.chat_template,
+    )
+
+
+def _size(text: str | None) -> int | str | None:
+    """A plain number is bytes, as in Python."""
+    return int(text) if text and text.isdecimal() else text
+
+
+def add_log_flag(parser: argparse.ArgumentParser, *, default: str = "warning") -> None:
+    """--log-level; without it LILY_LOG, else `default`."""
+    level = os.environ.get(VARIABLE) or default
+    parser.add_argument(
+        "--log-level",
+        default=level if level in LEVELS else default,
+        choices=LEVELS,
+        help=f"of messages on stderr; default: {level}",
     )
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sampling", "defaults come from the checkpoint; --temperature 0 is greedy")
     for name, kind in _SAMPLING_FLAGS.items():
-        group.add_argument(f"--{name.replace('_', '-')}", type=kind)
+        group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N" if kind is int else "X")
     group.add_argument("--stop", action="append", metavar="TEXT", help="ends the text; may be given several times")
     group.add_argument("--ignore-eos", action="store_true", help="the checkpoint's stop ids do not end the text")
 

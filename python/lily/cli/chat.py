@@ -1,0 +1,185 @@
+"""`lily chat`: a conversation in the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Final
+
+from lily import ChatChunk, Engine, LilyError, SamplingParams
+from lily.messages import AssistantMessage, Message
+from lily.outputs import summary
+from lily.reasoning import Reasoning, read_reasoning
+
+from .options import add_engine_flags, add_sampling_flags, make_engine, sampling_params
+from .screen import Screen, dim, has_colours, make_screen
+
+if TYPE_CHECKING:
+    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
+
+COMMANDS: Final = """\
+/new              forget the conversation
+/system TEXT      new system message, new conversation; without TEXT: none
+/reasoning WHAT   on, off, low, medium, high, a number of tokens, or auto
+/stats            tokens of the conversation, and what the prefix cache holds
+/help             this list
+/exit             end (as Ctrl-D)
+\"\"\" begins and ends a message of several lines. Ctrl-C stops an answer."""
+_WORDS: Final[dict[str, Reasoning | None]] = {
+    "on": True, "off": False, "low": "low", "medium": "medium", "high": "high", "auto": None,
+}  # fmt: skip
+
+
+def add_parser(verbs: Verbs) -> None:
+    parser = verbs.add_parser(
+        "chat",
+        help="a conversation in the terminal",
+        description="Each line is a message. Ctrl-C stops the answer, not the program. From a pipe, each line of\n"
+        "standard input is answered in turn. The extra lily[cli] shows answers as Markdown.",
+        epilog=f"in the conversation:\n{COMMANDS}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_engine_flags(parser, default_model="lily-nano")
+    parser.add_argument("--system", metavar="TEXT", help="system message")
+    parser.add_argument(
+        "--reasoning", action=argparse.BooleanOptionalAction, default=None, help="ask for a think block or none"
+    )
+    add_sampling_flags(parser)
+    parser.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> int:
+    params = sampling_params(options)
+    is_interactive = sys.stdin.isatty()
+    if is_interactive:
+        import readline  # noqa: F401  # gives `input` its editing keys and history
+    with make_engine(options) as engine:
+        chat = Chat(engine, make_screen(), params, system=options.system, reasoning=options.reasoning)
+        if is_interactive:
+            print(dim(f"{engine!r}\n/help lists the commands, Ctrl-D ends", has_colours()))
+        while (text := _read(is_interactive)) is not None:
+            if text.startswith("/") and is_interactive:
+                if text.split()[0] in ("/exit", "/quit", "/bye"):
+                    break
+                print(chat.command(text))
+            elif text.strip():
+                chat.ask(text, stoppable=is_interactive)
+    return 0
+
+
+class Chat:
+    """One conversation: what was said, and how the next answer is made."""
+
+    def __init__(
+        self, engine: Engine, screen: Screen, params: SamplingParams, *, system: str | None, reasoning: Reasoning | None
+    ) -> None:
+        self._engine = engine
+        self._screen = screen
+        self._params = params
+        self._system = system
+        self._reasoning = reasoning
+        self._last: ChatChunk | None = None
+        self.messages: list[Message] = []
+        self._restart()
+
+    def _restart(self) -> None:
+        self.messages = [] if self._system is None else [{"role": "system", "content": self._system}]
+
+    def ask(self, text: str, *, stoppable: bool) -> None:
+        """Answer `text`. stoppable: Ctrl-C ends the answer, what was said so far stays; otherwise it is raised.
+
+        Raises what the engine raises if nobody is there to read it; in a conversation it is shown.
+        """
+        before = len(self.messages)
+        self.messages.append({"role": "user", "content": text})
+        chunks: list[ChatChunk] = []
+        note = ""
+        try:
+            with self._engine.stream_chat(self.messages, reasoning=self._reasoning, params=self._params) as stream:
+                for chunk in stream:
+                    chunks.append(chunk)
+                    self._screen.reasoning(chunk.reasoning)
+                    self._screen.content(chunk.content)
+        except KeyboardInterrupt:
+            if not stoppable:
+                raise
+            note = "stopped"
+        except (LilyError, ValueError) as error:
+            del self.messages[before:]
+            if not stoppable:
+                raise
+            self._screen.end(f"{error}. /new starts again.")
+            return
+        answer = _message(chunks)
+        if answer["content"]:
+            self.messages.append(answer)
+        else:  # stopped before the answer began: the template expects one for each question
+            del self.messages[before:]
+        self._last = chunks[-1] if chunks else None
+        if self._last is not None and self._last.usage is not None and self._last.timing is not None:
+            note = summary(self._last.usage, self._last.timing)
+            if self._last.finish_reason == "length":
+                note += "; cut at max_tokens or the end of the context"
+        self._screen.end(note)
+
+    def command(self, text: str) -> str:
+        """Do what a line with a slash says; returns what to print."""
+        name, _, rest = text.partition(" ")
+        rest = rest.strip()
+        if name == "/new":
+            self._restart()
+            return "a new conversation"
+        if name == "/system":
+            self._system = rest or None
+            self._restart()
+            return "a new conversation, " + ("with this system message" if rest else "without a system message")
+        if name == "/reasoning":
+            return self._set_reasoning(rest)
+        if name == "/stats":
+            used = self._last.usage.total_tokens if self._last is not None and self._last.usage is not None else 0
+            stats = self._engine.prefix_cache.stats()
+            return (
+                f"{len(self.messages)} messages; {used:,} of {self._engine.max_context:,} tokens of context; "
+                f"prefix cache: {stats.hit_tokens:,} of {stats.query_tokens:,} prompt tokens reused, "
+                f"{stats.num_snapshots} snapshots"
+            )
+        return COMMANDS if name == "/help" else f"unknown command {name}\n{COMMANDS}"
+
+    def _set_reasoning(self, word: str) -> str:
+        wanted = int(word) if word.isdecimal() else _WORDS.get(word, word)
+        try:
+            read_reasoning(wanted)  # type: ignore[arg-type]  # it refuses what is none
+        except (ValueError, TypeError) as error:
+            return str(error)
+        self._reasoning = wanted  # type: ignore[assignment]
+        return f"reasoning: {word}"
+
+
+def _message(chunks: list[ChatChunk]) -> AssistantMessage:
+    message: AssistantMessage = {"role": "assistant", "content": "".join(chunk.content for chunk in chunks)}
+    if reasoning := "".join(chunk.reasoning for chunk in chunks):
+        message["reasoning"] = reasoning
+    return message
+
+
+def _read(is_interactive: bool) -> str | None:
+    """The next message; None at the end of the input."""
+    if not is_interactive:
+        line = sys.stdin.readline()
+        return line.rstrip("\n") if line else None
+    while True:
+        try:
+            line = input("> ")
+            return line if line.strip() != '"""' else _read_lines()
+        except KeyboardInterrupt:
+            print("\n(Ctrl-D or /exit ends the chat)")
+        except EOFError:
+            print()
+            return None
+
+
+def _read_lines() -> str:
+    lines = []
+    while (line := input(". ")).strip() != '"""':
+        lines.append(line)
+    return "\n".join(lines)

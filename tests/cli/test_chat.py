@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from lily.cli.screen import MarkdownScreen, PlainScreen, block_end
+from tests.cli.test_cli import NANO, WHO
+
+GREEDY = [*NANO, "--no-reasoning", "--temperature", "0"]
+
+
+class Terminal:
+    """`lily chat` in a pseudo-terminal."""
+
+    def __init__(self, *arguments: str, term: str = "dumb") -> None:
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "lily", "chat", *arguments],
+            stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env=os.environ | {"TERM": term},
+        )  # fmt: skip
+        os.close(slave)
+        self.shown = ""
+
+    def send(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def wait_for(self, text: str, seconds: float = 60) -> None:
+        """Read until `text` has appeared behind what was waited for before."""
+        end = time.monotonic() + seconds
+        while text not in self.shown:
+            assert time.monotonic() < end, self.shown
+            try:
+                self.shown += os.read(self._master, 4096).decode(errors="replace")
+            except OSError:
+                raise AssertionError(f"{text!r} did not appear in {self.shown!r}") from None
+        self.shown = self.shown.partition(text)[2]
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    terminal = Terminal(*GREEDY)
+    yield terminal
+    terminal.close()
+
+
+def test_a_conversation(terminal: Terminal) -> None:
+    terminal.wait_for("> ")
+    terminal.send("Who are you?\n")
+    terminal.wait_for(WHO)
+    terminal.wait_for("tok/s")
+    terminal.wait_for("> ")
+    terminal.send("/stats\n")
+    terminal.wait_for("2 messages; ")
+    terminal.send("/system Answer briefly.\n")
+    terminal.wait_for("with this system message")
+    terminal.send("/stats\n")
+    terminal.wait_for("1 messages; ")
+    terminal.send("/reasoning lots\n")
+    terminal.wait_for("it must be one of")
+    terminal.send("/nonsense\n")
+    terminal.wait_for("unknown command /nonsense")
+    terminal.send('"""\nWho are\nyou?\n"""\n')
+    terminal.wait_for("tok/s")
+    terminal.send("/exit\n")
+    assert terminal.process.wait(30) == 0
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_program() -> None:
+    terminal = Terminal(*NANO, "--ignore-eos", "--no-reasoning", "--temperature", "0")
+    try:
+        terminal.wait_for("> ")
+        terminal.send("Who are you?\n")
+        terminal.wait_for("I am")
+        os.killpg(terminal.process.pid, signal.SIGINT)
+        terminal.wait_for("stopped")
+        terminal.wait_for("> ")
+        terminal.send("/stats\n")
+        terminal.wait_for("2 messages")  # what was said stays
+        os.killpg(terminal.process.pid, signal.SIGINT)  # at the prompt
+        terminal.wait_for("Ctrl-D or /exit ends the chat")
+        terminal.wait_for("> ")
+        terminal.send("\x04")
+        assert terminal.process.wait(30) == 0
+    finally:
+        terminal.close()
+
+
+def test_an_error_does_not_end_the_conversation() -> None:
+    terminal = Terminal("--model", "lily-nano", "--max-context", "256", "--no-reasoning", "--temperature", "0")
+    try:
+        terminal.wait_for("> ")
+        terminal.send("word " * 300 + "\n")
+        terminal.wait_for("/new starts again")
+        terminal.send("Who are you?\n")
+        terminal.wait_for(WHO)
+    finally:
+        terminal.close()
+
+
+def test_markdown_on_a_terminal() -> None:
+    pytest.importorskip("rich")
+    terminal = Terminal(*GREEDY, term="xterm")
+    try:
+        terminal.wait_for("> ")
+        terminal.send("Who are you?\n")
+        terminal.wait_for("lily engine.")
+        terminal.wait_for("tok/s")
+        terminal.send("\x04")
+        assert terminal.process.wait(30) == 0
+    finally:
+        terminal.close()
+
+
+def test_from_a_pipe_each_line_is_a_message() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "lily", "chat", *GREEDY],
+        input="Who are you?\n\nWho are you?\n", capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stdout.count(WHO) == 2 and "\x1b" not in done.stdout
+    assert done.stderr.count("first token") == 2 and "Traceback" not in done.stderr
+
+
+def test_an_error_in_a_pipe_fails() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "lily", "chat", "--model", "lily-nano", "--max-context", "64"],
+        input="word " * 300, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1 and "the context holds 64" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "end"),
+    [
+        ("", None),
+        ("one line", None),
+        ("one\n\ntwo", 5),
+        ("\n\none\n\n", 7),
+        ("one\n\n", 5),
+        ("one\n", None),
+        ("```\na\n\nb\n", None),
+        ("```py\na\n\nb\n```\n\nrest", 16),
+        ("~~~\n```\n\n~~~\n\n", 14),
+    ],
+)
+def test_where_a_block_ends(text: str, end: int | None) -> None:
+    assert block_end(text) == end
+
+
+def test_plain_text_keeps_thoughts_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = PlainScreen(sys.stderr, colours=False)
+    for thought, text in (("a", ""), ("b", ""), ("", "c"), ("", "d")):
+        screen.reasoning(thought)
+        screen.content(text)
+    screen.end("note")
+    assert capsys.readouterr() == ("cd\n", "thinking: ab\nnote\n")
+
+
+def test_markdown_shows_each_block_once(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("rich")
+    screen = MarkdownScreen()
+    for piece in ("# Ti", "tle\n", "\nSome *em", "phasis*.\n\n```\nco", "de\n\nmore\n```\n", "\nend"):
+        screen.content(piece)
+    screen.end()
+    shown = capsys.readouterr().out
+    assert [shown.count(word) for word in ("Title", "emphasis", "code", "more", "end")] == [1, 1, 1, 1, 1]

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lily import Engine, MemoryLimitError, __version__
+from lily.cli import main
+from lily.cli.doctor import needed_bytes, wired_limit
+from lily.memory import parse_bytes
+from tests.cli.test_cli import NANO
+
+
+def test_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["machine"]["cores"] >= 1 and report["versions"]["lily"] == __version__
+    assert report["devices"]["cpu"].endswith("kernels") and report["devices"]["cpu_kernels"].startswith("prebuilt")
+    assert "baseline" in report["devices"]["cpu_instruction_sets"]
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "processor" in out and "GiB" in out and "model" not in out
+
+
+def test_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", *NANO, "--json"]) == 0
+    model = json.loads(capsys.readouterr().out)["model"]
+    assert model["stop_ids"] == {"4072": "<|im_end|>", "4070": "<|endoftext|>"}
+    assert model["context_that_fits"] == 1024 and model["memory"]["weights"] > 0
+    assert list(model["needs_bytes"]) == ["1024", "4096", "8192"]
+    assert main(["doctor", *NANO]) == 0
+    assert "1,024 tokens: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("context", [256, 1000, 8192])
+def test_what_a_context_needs_is_enough_and_hardly_more(context: int) -> None:
+    options = {"max_context": context, "prefix_cache_bytes": 0, "progress": False}
+    with Engine("lily-nano", **options) as engine:  # type: ignore[arg-type]
+        needed = needed_bytes(engine, context)
+    with Engine("lily-nano", memory_limit=needed, **options) as engine:  # type: ignore[arg-type]
+        assert engine.max_context == context
+    with pytest.raises(MemoryLimitError):
+        Engine("lily-nano", memory_limit=int(needed * 0.95), **options)  # type: ignore[arg-type]
+
+
+def test_a_model_that_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--model", "lily-nano", "--memory-limit", "20MiB", "--json"]) == 1
+    model = json.loads(capsys.readouterr().out)["model"]
+    assert model["fits"] is False and model["required_bytes"] > model["limit_bytes"] == parse_bytes("20MiB")
+    assert "memory_limit" in model["problem"]
+
+
+def test_selftest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--selftest", "--json", "--max-context", "512"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["model"]["summary"].startswith("Engine('lily-nano'")
+    assert report["selftest"]["result"] == "passed" and report["selftest"]["failures"] == []
+    assert report["selftest"]["comparisons"] == report["selftest"]["passed"] > 200
+    assert report["selftest"]["kernels_without_a_case"] == []
+
+
+def test_selftest_reports_a_fault(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from lily import selftest
+
+    wrong = {name: values + values.dtype.type(1) for name, values in selftest._references().items()}
+    monkeypatch.setattr(selftest, "_references", lambda: wrong)
+    assert main(["doctor", "--selftest", "--max-context", "512"]) == 1
+    out = capsys.readouterr().out
+    assert "FAILED" in out and "topk_f32/topk_ids: 100.0% of the values differ" in out
+
+
+def test_a_device_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--device", "cuda", "--selftest"]) == 1
+    assert 'device "cuda" is not available' in capsys.readouterr().err
+
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("total", "limit_mb", "command"),
+    [
+        (64 * GIB, 0, "sudo sysctl iogpu.wired_limit_mb=57344"),
+        (16 * GIB, 0, "sudo sysctl iogpu.wired_limit_mb=12288"),
+        (64 * GIB, 49152, "sudo sysctl iogpu.wired_limit_mb=57344"),
+        (64 * GIB, 60000, None),
+    ],
+)
+def test_the_wired_limit_of_a_mac(total: int, limit_mb: int, command: str | None) -> None:
+    facts = wired_limit(total, limit_mb)
+    assert facts.get("wired_limit_command") == command
+    assert ("default" in str(facts["wired_limit"])) == (limit_mb == 0)
