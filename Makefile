@@ -17,10 +17,10 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 NATIVE_SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake src shaders $(wildcard tests/softmetal) tools/metal_stub -type f)
 # Where the Metal device runs without a Mac, over software Metal.
 SOFTMETAL := $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(if $(wildcard tests/softmetal/*.mm),ON,OFF),OFF)
-LINTED := bench examples python tests tools
+LINTED := bench docs examples python tests tools
 BENCH_ARGS ?= --model lily-nano
 
-.PHONY: help setup demo test soak lint stub format bench clean
+.PHONY: help setup demo test soak lint stub format docs bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,9 +66,17 @@ format: $(VENV)/.packages-ready ## format and repair what ruff can
 	$(BIN)/ruff check --fix $(wildcard $(LINTED))
 	$(BIN)/ruff format $(wildcard $(LINTED))
 
+$(VENV)/.docs-ready: $(VENV)/.python-ready pyproject.toml
+	$(BIN)/python -m pip install --quiet --group docs
+	@touch $@
+
+docs: setup $(VENV)/.docs-ready ## the documentation as HTML, in docs/_build/html; a warning is an error
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html docs docs/_build/html
+	@echo docs/_build/html/index.html
+
 bench: setup ## decode and prefill, as records; BENCH_ARGS="--model FOLDER" for another model
 	$(BIN)/python -m bench.run decode $(BENCH_ARGS)
 	$(BIN)/python -m bench.run prefill $(BENCH_ARGS)
 
 clean: ## remove the virtual environment and everything built
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist docs/_build .pytest_cache .mypy_cache .ruff_cache .hypothesis

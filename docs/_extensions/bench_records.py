@@ -1,0 +1,93 @@
+"""The directive `bench-records`: tables and charts of the records in bench/records, drawn when the pages are built."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+from sphinx.util.typing import ExtensionMetadata
+
+RECORDS = Path(__file__).parents[2] / "bench" / "records"
+CHARTS = Path(__file__).parents[1] / "_build" / "charts"
+
+
+class BenchRecords(SphinxDirective):
+    """For each record its date, machine, command, a table of medians, and a chart per metric."""
+
+    def run(self) -> list[nodes.Node]:
+        paths = sorted(RECORDS.glob("*.json"))
+        self.env.note_dependency(str(RECORDS))
+        if not paths:
+            return [nodes.paragraph(text="There are no published records yet.")]
+        return [node for path in paths for node in self._record(path)]
+
+    def _record(self, path: Path) -> list[nodes.Node]:
+        self.env.note_dependency(str(path))
+        record = json.loads(path.read_text())
+        machine = record["machine"]
+        section = nodes.section(ids=[nodes.make_id(path.stem)])
+        section += nodes.title(text=f"{record['bench']}, {record['date']}")
+        code = record["code"]["commit"][:12]
+        about = f"{machine['cpu']}, {machine['usable_cores']} cores, {record['rounds']} rounds, commit {code}: "
+        section += nodes.paragraph("", about, nodes.literal(text=record["command"]))
+        section += _table(record["arms"])
+        for number, metric in enumerate(_metrics(record["arms"])):
+            chart = CHARTS / f"{path.stem}-{number}.svg"
+            draw(record["arms"], metric, chart)
+            relative = "/" + chart.relative_to(Path(self.env.srcdir)).as_posix()
+            section += nodes.image(uri=relative, alt=f"{metric.replace('_', ' ')} of {', '.join(record['arms'])}")
+        return [section]
+
+
+def _metrics(arms: dict[str, Any]) -> list[str]:
+    return list(dict.fromkeys(name for arm in arms.values() for name in arm["metrics"]))
+
+
+def _table(arms: dict[str, Any]) -> nodes.table:
+    """Medians: a row per metric, a column per arm."""
+    rows = [["median", *arms]]
+    for metric in _metrics(arms):
+        values = (arm["metrics"].get(metric) for arm in arms.values())
+        rows.append(
+            [metric.replace("_", " "), *("" if value is None else f"{value['median']:,.4g}" for value in values)]
+        )
+    group = nodes.tgroup(cols=len(rows[0]))
+    group += [nodes.colspec(colwidth=1) for _ in rows[0]]
+    head, body = nodes.thead(), nodes.tbody()
+    for row in rows:
+        line = nodes.row()
+        line += [nodes.entry("", nodes.paragraph(text=cell)) for cell in row]
+        (head if row is rows[0] else body).append(line)
+    group += [head, body]
+    return nodes.table("", group)
+
+
+def draw(arms: dict[str, Any], metric: str, path: Path) -> None:
+    """A bar per arm: the median, with the smallest and the largest round."""
+    from matplotlib.figure import Figure
+
+    shown = {name: arm["metrics"][metric] for name, arm in arms.items() if metric in arm["metrics"]}
+    figure = Figure(figsize=(7, 0.6 + 0.4 * len(shown)), layout="constrained")
+    axes = figure.add_subplot()
+    medians = [value["median"] for value in shown.values()]
+    spread = [
+        [value["median"] - value["min"] for value in shown.values()],
+        [value["max"] - value["median"] for value in shown.values()],
+    ]
+    bars = axes.barh(list(shown), medians, xerr=spread, height=0.6, color="#7a6bb0", ecolor="#888888", capsize=3)
+    axes.bar_label(bars, fmt="%.4g", padding=4, color="#888888")
+    axes.invert_yaxis()
+    axes.set_title(metric.replace("_", " "), fontsize="medium", color="#888888", loc="left")
+    axes.margins(x=0.15)
+    axes.tick_params(colors="#888888")
+    for side in axes.spines.values():
+        side.set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, transparent=True)
+
+
+def setup(app: Sphinx) -> ExtensionMetadata:
+    app.add_directive("bench-records", BenchRecords)
+    return {"version": "1", "parallel_read_safe": False}
