@@ -1,11 +1,13 @@
 """The quick start of the README runs as it stands and prints what a reader expects."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from lily.cli import VERBS
 from tools.quick_start import README, quick_start
 
 
@@ -22,3 +24,21 @@ def test_quick_start_runs(tmp_path: Path) -> None:
 def test_a_readme_without_one_quick_start_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="one Python block"):
         quick_start(text)
+
+
+def test_links_lead_somewhere() -> None:
+    targets = re.findall(r"\]\((?!http)([^)#]+)", README.read_text())
+    assert len(targets) > 20 and [target for target in targets if not (README.parent / target).exists()] == []
+
+
+def test_every_page_is_linked() -> None:
+    pages = {page.name for page in (README.parent / "docs").glob("*.md")} - {"index.md", "api.md"}
+    assert [page for page in sorted(pages) if f"(docs/{page})" not in README.read_text()] == []
+
+
+def test_every_command_is_named_and_exists() -> None:
+    verbs = {verb.__name__.rpartition(".")[2] for verb in VERBS}
+    (row,) = re.findall(r"^\| command \| (.*) \|$", README.read_text(), re.MULTILINE)
+    assert set(re.findall(r"\w+", row)) - {"lily"} == verbs
+    blocks = "".join(re.findall(r"^```sh\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL))
+    assert set(re.findall(r"^lily (\w+)", blocks, re.MULTILINE)) <= verbs
