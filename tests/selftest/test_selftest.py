@@ -11,6 +11,7 @@ from lily.errors import DeviceError
 from lily.selftest import MAX_VALUES, REFERENCES, Check, run_case, run_cases, run_model, sampled, worst
 from lily.selftest.cases import Case, all_cases
 from lily.selftest.numbers import Numbers
+from lily.selftest.precision import ACTIVATIONS, HALVES, halves_of, op_of, tolerance_of
 from lily.selftest.tables import RMS_NORM_EPS
 from tools.make_selftest import references
 
@@ -48,6 +49,27 @@ def test_every_kernel_passes_on_every_instruction_set(isa: str) -> None:
     assert report.passed and report.without_case == []
 
 
+@pytest.mark.parametrize("activation", ["i16", "f16"])
+def test_halves_hold_the_inputs_of_every_precision(activation: str) -> None:
+    """Else a rounded input would count as an error of the kernel."""
+    found = 0
+    for one in all_cases():
+        for index in halves_of(one.kernel, activation):
+            values = one.buffers[index]
+            found += 1
+            np.testing.assert_array_equal(values.astype(np.float16).astype(np.float32), values, err_msg=one.kernel)
+    assert found > 3
+
+
+def test_precisions_of_an_operation() -> None:
+    assert op_of("experts_down_q4g64_q8g64w_i16") == "experts_down" and op_of("attn_prep_f16_tile") == "attn_prep_tile"
+    operations = {op_of(one.kernel) for one in all_cases()}
+    assert all(HALVES[activation].keys() <= operations for activation in ACTIVATIONS)
+    assert tolerance_of("gdn_in_q4g64_f32", "f32", 2e-6) == 2e-6
+    assert tolerance_of("gdn_in_q4g64_i16", "i16", 2e-6) == 1e-3
+    assert tolerance_of("topk_i16", "i16", 0) == 0 and tolerance_of("embed_q4g64_f16", "f16", 2e-7) == 2e-7
+
+
 def case(kernel: str) -> Case:
     return next(case for case in all_cases() if case.kernel == kernel)
 
@@ -60,7 +82,7 @@ def test_a_wrong_result_is_found(kernel: str, buffer: int) -> None:
     values = broken.buffers[buffer]
     broken.buffers[buffer] = np.ascontiguousarray(values[::-1])
     device = _core.Device("cpu", sizes=broken.sizes, rms_norm_eps=RMS_NORM_EPS)
-    assert not all(check.passed for check in run_case(device, broken))
+    assert not all(check.passed for check in run_case(device, broken, "f32"))
 
 
 def test_what_was_not_written_is_found() -> None:
@@ -70,14 +92,14 @@ def test_what_was_not_written_is_found() -> None:
         kernel=one.kernel, sizes=one.sizes, args=(69).to_bytes(4, "little"), extent=(69, 1, 1),
         buffers=one.buffers, outputs=one.outputs,
     )  # fmt: skip
-    (check,) = run_case(_core.Device("cpu", sizes=one.sizes, rms_norm_eps=RMS_NORM_EPS), short)
+    (check,) = run_case(_core.Device("cpu", sizes=one.sizes, rms_norm_eps=RMS_NORM_EPS), short, "f32")
     assert check.error == float("inf") and not check.passed
 
 
 def test_a_device_that_fails_is_reported_as_a_failure() -> None:
     one = case("rms_norm_f32")
-    wrong = Case(kernel="no_such_kernel", sizes=one.sizes, args=one.args, extent=one.extent, buffers=[], outputs={})
-    (check,) = run_case(_core.Device("cpu", sizes=one.sizes), wrong)
+    wrong = Case(kernel="no_such_kernel_f32", sizes=one.sizes, args=one.args, extent=one.extent, buffers=[], outputs={})
+    (check,) = run_case(_core.Device("cpu", sizes=one.sizes), wrong, "f32")
     assert not check.passed and "no_such_kernel" in (check.problem or "")
 
 

@@ -16,6 +16,7 @@ from lily.engine import Engine
 from lily.errors import LilyError
 
 from .cases import Case, all_cases
+from .precision import ACTIVATIONS, halves_of, tolerance_of
 from .tables import RMS_NORM_EPS, SMALL, Array, rms_ratio
 
 REFERENCES: Final = Path(__file__).parent / "references.safetensors"
@@ -74,30 +75,41 @@ def run_cases(device: str, *, debug: str = "", on_case: Callable[[int], object] 
     checks: list[Check] = []
     covered = set()
     for number, case in enumerate(all_cases(), 1):
-        if case.kernel in names:
-            covered.add(case.kernel)
-            checks += run_case(of_sizes(case.sizes), case)
+        for activation in ACTIVATIONS:
+            if (kernel := name_of(case, activation)) in names:
+                covered.add(kernel)
+                checks += run_case(of_sizes(case.sizes), case, activation)
         on_case(number)
     return Report(
         device=of_sizes(SMALL).description, checks=checks, kernels=len(names), without_case=sorted(names - covered)
     )
 
 
-def run_case(device: _core.Device, case: Case) -> list[Check]:
-    """Run one case and compare each of its outputs."""
+def name_of(case: Case, activation: str) -> str:
+    """The kernel's name in a precision."""
+    stem, _, tile = case.kernel.rpartition("_f32")
+    return f"{stem}_{activation}{tile}"
+
+
+def run_case(device: _core.Device, case: Case, activation: str) -> list[Check]:
+    """Run one case in a precision that the device has, and compare each of its outputs."""
+    kernel = name_of(case, activation)
+    halves = halves_of(kernel, activation)
+    bound = [values.astype(np.float16) if i in halves else values.copy() for i, values in enumerate(case.buffers)]
     try:
         # The binding takes plain numbers: table rows go as their bytes.
-        plain = [buffer.view(np.uint8) if buffer.dtype.names else buffer for buffer in case.buffers]
-        device.run(case.kernel, case.args, plain, case.extent)
+        plain = [values.view(np.uint8) if values.dtype.names else values for values in bound]
+        device.run(kernel, case.args, plain, case.extent)
     except LilyError as raised:
-        return [Check(name=case.kernel, error=float("inf"), tolerance=0, problem=str(raised))]
+        return [Check(name=kernel, error=float("inf"), tolerance=0, problem=str(raised))]
+    results = [values.astype(np.float32) if i in halves else values for i, values in enumerate(bound)]
     references = _references()
     checks = []
     for name, output in case.outputs.items():
-        label = f"{case.kernel}/{name}"
-        got, reference = sampled(output.of(case.buffers)), references[label]
-        error = float(np.mean(got != reference)) if output.tolerance == 0 else rms_ratio(got, reference)
-        checks.append(Check(name=label, error=error, tolerance=output.tolerance))
+        got, reference = sampled(output.of(results)), references[f"{case.kernel}/{name}"]
+        tolerance = tolerance_of(kernel, activation, output.tolerance)
+        error = float(np.mean(got != reference)) if tolerance == 0 else rms_ratio(got, reference)
+        checks.append(Check(name=f"{kernel}/{name}", error=error, tolerance=tolerance))
     return checks
 
 

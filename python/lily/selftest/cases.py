@@ -63,7 +63,11 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One dispatch. buffers: as the kernel binds them, before it runs. inputs: by name, for the reference."""
+    """One dispatch. kernel: the name of its float32 form. inputs: by name, for the reference.
+
+    buffers: as the kernel binds them, before it runs, in float32; where other precisions keep halves, halves can hold
+    the values.
+    """
 
     kernel: str
     sizes: Mapping[str, int]
@@ -146,7 +150,8 @@ def _projection(parts: list[int], *, gained: bool, names: list[str]) -> Callable
 
     def build(n: Numbers, kernel: str, form: str) -> Case:
         rows = STEP if gained else TILE
-        w, x = _weight(n, form, sum(parts), 64), n.uniform(rows, 64)
+        w = _weight(n, form, sum(parts), 64)
+        x = n.uniform(rows, 64) if gained else n.operand(rows, 64)
         gain = _gain(n, 64)
         front = [x, gain] if gained else [x]
         outputs = [unwritten(rows, part) for part in parts]
@@ -164,7 +169,7 @@ def _residual(rows: int) -> Callable[[Numbers, str, str], Case]:
     """x += W · y."""
 
     def build(n: Numbers, kernel: str, form: str) -> Case:
-        w, y, x = _weight(n, form, 64, 256), n.uniform(rows, 256), n.uniform(rows, 64)
+        w, y, x = _weight(n, form, 64, 256), n.operand(rows, 256), n.uniform(rows, 64)
         return Case(
             kernel=kernel, sizes=SMALL, args=pack(rows), extent=(64, rows, 1), buffers=[y, *w.ranges, x],
             outputs={"x": Output(4, PRODUCT)}, inputs={"w": w, "y": y, "x": x.copy()},
@@ -174,7 +179,7 @@ def _residual(rows: int) -> Callable[[Numbers, str, str], Case]:
 
 
 def _gdn_out(n: Numbers, kernel: str, form: str) -> Case:
-    w, o, z = _weight(n, form, 64, 256), n.uniform(STEP, 4, 64), n.uniform(STEP, 4, 64, low=-4, high=4)
+    w, o, z = _weight(n, form, 64, 256), n.uniform(STEP, 4, 64), n.operand(STEP, 4, 64, low=-4, high=4)
     gain, x = _gain(n, 64), n.uniform(STEP, 64)
     return Case(
         kernel=kernel, sizes=SMALL, args=pack(STEP), extent=(64, STEP, 1), buffers=[o, z, gain, *w.ranges, x],
@@ -185,7 +190,8 @@ def _gdn_out(n: Numbers, kernel: str, form: str) -> Case:
 def _shared_up(n: Numbers, kernel: str, form: str) -> Case:
     is_tile = kernel.endswith("_tile")
     rows = TILE if is_tile else STEP
-    gate, up, x, gain = _weight(n, form, 64, 64), _weight(n, form, 64, 64), n.uniform(rows, 64), _gain(n, 64)
+    gate, up, gain = _weight(n, form, 64, 64), _weight(n, form, 64, 64), _gain(n, 64)
+    x = n.operand(rows, 64) if is_tile else n.uniform(rows, 64)
     front = [x] if is_tile else [x, gain]
     return Case(
         kernel=kernel, sizes=SMALL, args=pack(rows), extent=(64, rows, 1),
@@ -196,7 +202,7 @@ def _shared_up(n: Numbers, kernel: str, form: str) -> Case:
 
 
 def _shared_down(n: Numbers, kernel: str, form: str) -> Case:
-    w, hs = _weight(n, form, 64, 64), n.uniform(TILE, 64)
+    w, hs = _weight(n, form, 64, 64), n.operand(TILE, 64)
     return Case(
         kernel=kernel, sizes=SMALL, args=pack(TILE), extent=(64, TILE, 1), buffers=[hs, *w.ranges, unwritten(TILE, 64)],
         outputs={"s": Output(4, PRODUCT)}, inputs={"w": w, "x": hs, "gain": None, "parts": [64]},
@@ -237,7 +243,7 @@ def _attn_prep(is_tile: bool) -> Callable[[Numbers, str], Case]:
             rows = len(places)
             step = step_rows(rows, position=[p for p, _ in places], page_row=[r for _, r in places])
         sizes = SMALL | {"num_attention_layers": 2, "max_pages": 3}
-        q, k, v = n.uniform(rows, 4, 64), n.uniform(rows, 2, 64), n.uniform(rows, 2, 64)
+        q, k, v = n.operand(rows, 4, 64), n.operand(rows, 2, 64), n.operand(rows, 2, 64)
         q_gain, k_gain = _gain(n, 64), _gain(n, 64)
         pages = n.permutation(9).reshape(3, 3)
         kv = unwritten(9, 2, 2, 2, PAGE_TOKENS, 64)
@@ -264,7 +270,7 @@ def _paged(n: Numbers, lengths: list[int]) -> tuple[dict[str, int], Array, Array
     pool = unwritten(3 * len(lengths), 2, 2, 2, PAGE_TOKENS, 64)
     rows = []
     for row, length in enumerate(lengths):
-        k, v = n.uniform(length, 2, 64, low=-2, high=2), n.uniform(length, 2, 64)
+        k, v = n.operand(length, 2, 64, low=-2, high=2), n.operand(length, 2, 64)
         for position in range(length):
             page = pages[row, position // PAGE_TOKENS]
             pool[page, 1, 0, :, position % PAGE_TOKENS], pool[page, 1, 1, :, position % PAGE_TOKENS] = (
@@ -282,7 +288,7 @@ SPLITS, KEYS_PER_SPLIT = 3, 128
 def _attn_split(n: Numbers, kernel: str) -> Case:
     """Which maximum leaves the sums is the device's choice: compared are the average and the logarithm of the sum."""
     sizes, pages, pool, rows = _paged(n, [p + 1 for p in POSITIONS])
-    q = n.uniform(STEP, 4, 64, low=-2, high=2)
+    q = n.operand(STEP, 4, 64, low=-2, high=2)
     step = step_rows(STEP, position=POSITIONS, page_row=[0, 1, 2])
     return Case(
         kernel=kernel, sizes=sizes, args=pack(STEP, 1, SPLITS, KEYS_PER_SPLIT), extent=(2, SPLITS, STEP),
@@ -294,7 +300,7 @@ def _attn_split(n: Numbers, kernel: str) -> Case:
 
 
 def _attn_combine(n: Numbers, kernel: str) -> Case:
-    partial, gate = n.uniform(STEP, 4, SPLITS, 66), n.uniform(STEP, 4, 64, low=-4, high=4)
+    partial, gate = n.uniform(STEP, 4, SPLITS, 66), n.operand(STEP, 4, 64, low=-4, high=4)
     partial[..., 65] = n.uniform(STEP, 4, SPLITS, low=1, high=50)
     partial[0, :, 1:, 64], partial[0, :, 1:, 65] = -1e30, 0  # empty splits
     return Case(
@@ -307,7 +313,7 @@ def _attn_combine(n: Numbers, kernel: str) -> Case:
 def _attn_prefill(n: Numbers, kernel: str) -> Case:
     position = 220
     sizes, pages, pool, rows = _paged(n, [position + TILE])
-    q, gate = n.uniform(TILE, 4, 64, low=-2, high=2), n.uniform(TILE, 4, 64)
+    q, gate = n.operand(TILE, 4, 64, low=-2, high=2), n.operand(TILE, 4, 64)
     return Case(
         kernel=kernel, sizes=sizes, args=pack(TILE, 1), extent=(2, TILE, 1),
         buffers=[step_rows(1, position=position), q, gate, pages, pool, unwritten(TILE, 4, 64)],
@@ -336,7 +342,7 @@ def _delta_layer(n: Numbers) -> dict[str, Array]:
 
 def _gdn_step(n: Numbers, kernel: str) -> Case:
     layer = _delta_layer(n)
-    qkv, ba = n.uniform(STEP, CHANNELS), n.uniform(STEP, 2, 4, low=-2, high=2)
+    qkv, ba = n.operand(STEP, CHANNELS), n.uniform(STEP, 2, 4, low=-2, high=2)
     step = step_rows(STEP, slot_in=[3, 0, 1], slot_out=[4, 1, 2])  # row 2 goes on where row 1 ends
     before = {name: values.copy() for name, values in layer.items()}
     out = np.s_[[4, 1, 2], 1]
@@ -351,7 +357,7 @@ def _gdn_step(n: Numbers, kernel: str) -> Case:
 
 def _gdn_conv(n: Numbers, kernel: str) -> Case:
     layer = _delta_layer(n)
-    qkv, ba = n.uniform(TILE, CHANNELS), n.uniform(TILE, 2, 4, low=-4, high=4)
+    qkv, ba = n.operand(TILE, CHANNELS), n.uniform(TILE, 2, 4, low=-4, high=4)
     before = {name: values.copy() for name, values in layer.items()}
     return Case(
         kernel=kernel, sizes=_DELTA, args=pack(TILE, 1), extent=(2, TILE, 1),
@@ -400,7 +406,7 @@ def _gdn_scan(n: Numbers, kernel: str) -> Case:
 
 
 def _gated_norm(n: Numbers, kernel: str) -> Case:
-    o, z, gain = n.uniform(TILE, 4, 64), n.uniform(TILE, 4, 64, low=-4, high=4), _gain(n, 64)
+    o, z, gain = n.uniform(TILE, 4, 64), n.operand(TILE, 4, 64, low=-4, high=4), _gain(n, 64)
     return Case(
         kernel=kernel, sizes=SMALL, args=pack(TILE), extent=(TILE, 1, 1), buffers=[o, z, gain, unwritten(TILE, 256)],
         outputs={"y": Output(3, ROWS)}, inputs={"o": o, "z": z, "gain": gain},
@@ -440,7 +446,7 @@ def _chosen(n: Numbers, rows: int) -> Array:
 def _experts_down(n: Numbers, kernel: str, form: str, shared_form: str) -> Case:
     down, shared = _weight(n, form, 8, 64, 64), _weight(n, shared_form, 64, 64)
     ids, weights, slot = _chosen(n, STEP), n.uniform(STEP, 2, low=0.1, high=0.9), n.permutation(8)
-    h, hs = n.uniform(STEP, 2, 64), n.uniform(STEP, 64)
+    h, hs = n.operand(STEP, 2, 64), n.operand(STEP, 64)
     shared_gate, x = n.uniform(STEP, low=-3, high=3), n.uniform(STEP, 64)
     return Case(
         kernel=kernel, sizes=SMALL, args=pack(STEP), extent=(64, STEP, 1),
@@ -466,7 +472,7 @@ def plan(ids: Array) -> tuple[Array, Array]:
 
 
 def _experts_up_tile(n: Numbers, kernel: str, form: str) -> Case:
-    gate, up, y, slot = _weight(n, form, 8, 64, 64), _weight(n, form, 8, 64, 64), n.uniform(TILE, 64), n.permutation(8)
+    gate, up, y, slot = _weight(n, form, 8, 64, 64), _weight(n, form, 8, 64, 64), n.operand(TILE, 64), n.permutation(8)
     ids = _chosen(n, TILE)
     order, blocks = plan(ids)
     return Case(
@@ -478,7 +484,7 @@ def _experts_up_tile(n: Numbers, kernel: str, form: str) -> Case:
 
 
 def _experts_down_tile(n: Numbers, kernel: str, form: str) -> Case:
-    down, h, slot, ids = _weight(n, form, 8, 64, 64), n.uniform(2 * TILE, 64), n.permutation(8), _chosen(n, TILE)
+    down, h, slot, ids = _weight(n, form, 8, 64, 64), n.operand(2 * TILE, 64), n.permutation(8), _chosen(n, TILE)
     order, blocks = plan(ids)
     return Case(
         kernel=kernel, sizes=SMALL, args=pack(TILE), extent=(64, len(blocks), 1),

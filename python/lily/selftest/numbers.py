@@ -29,6 +29,11 @@ class Numbers:
         fractions = (self.words(int(np.prod(shape))) >> np.uint64(40)).astype(np.float64) / 2**24
         return (low + (high - low) * fractions).astype(np.float32).reshape(shape)
 
+    def operand(self, *shape: int, low: float = -1.0, high: float = 1.0) -> NDArray[np.float32]:
+        """As uniform, in multiples of 2^-11 of the range: with ranges of a power of two float16 holds them exactly."""
+        fractions = (self.words(int(np.prod(shape))) >> np.uint64(53)).astype(np.float64) / 2**11
+        return (low + (high - low) * fractions).astype(np.float32).reshape(shape)
+
     def integers(self, high: int, *shape: int) -> NDArray[np.uint32]:
         """0 .. high - 1."""
         return (self.words(int(np.prod(shape))) % np.uint64(high)).astype(np.uint32).reshape(shape)
