@@ -64,6 +64,9 @@ class Stream(Iterator[Chunk]):
     def __del__(self) -> None:
         self._request.cancel()
 
+    def __repr__(self) -> str:
+        return f"Stream({'ended' if self._closed else 'running'})"
+
 
 class ChatStream(Iterator[ChatChunk]):
     """Chunks of one answer: reasoning, content and tool calls apart. Closing works as for Stream."""
@@ -103,6 +106,9 @@ class ChatStream(Iterator[ChatChunk]):
     def close(self) -> None:
         """Cancel the request if it still runs."""
         self._chunks.close()
+
+    def __repr__(self) -> str:
+        return f"Chat{self._chunks!r}"
 
     def __enter__(self) -> ChatStream:
         return self

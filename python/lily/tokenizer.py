@@ -106,6 +106,12 @@ class Tokenizer:
             table[token_id] = b""
         return table
 
+    def __repr__(self) -> str:
+        return (
+            f"Tokenizer({len(self.known_ids):,} tokens in {self.vocab_size:,} ids, "
+            f"{len(self.added_tokens)} of them added, {len(self.special_ids)} special)"
+        )
+
     def _encode_plain(self, text: str) -> list[int]:
         # Lone surrogates are not text; the library would fail without saying where.
         if not text:

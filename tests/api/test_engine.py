@@ -292,6 +292,16 @@ def test_repr_says_what_fits(engine: Engine) -> None:
     assert "lily-nano" in text and "1,024 tokens of context" in text and "GiB memory" in text
 
 
+def test_repr_of_a_stream_says_whether_it_runs(engine: Engine) -> None:
+    stream = engine.stream("Once", ignore_eos=True)
+    assert repr(stream) == "Stream(running)"
+    stream.close()
+    assert repr(stream) == "Stream(ended)"
+    chat = engine.stream_chat([{"role": "user", "content": "Who are you?"}], max_tokens=2)
+    assert repr(chat) == "ChatStream(running)"
+    assert len(list(chat)) == 2 and repr(chat) == "ChatStream(ended)"
+
+
 def test_loading_says_what_fits(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="lily"), Engine("lily-nano", max_context=512, progress=False):
         assert "512 tokens of context fit" in caplog.text

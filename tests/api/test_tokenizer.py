@@ -84,3 +84,7 @@ def test_missing_and_broken_files(tmp_path: Path, nano_folder: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": words}))
     with pytest.raises(CheckpointError, match="not a byte-level BPE"):
         Tokenizer(tmp_path, 4096)
+
+
+def test_repr_counts(tokenizer: Tokenizer) -> None:
+    assert repr(tokenizer) == "Tokenizer(4,096 tokens in 4,096 ids, 26 of them added, 14 special)"

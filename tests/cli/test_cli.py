@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +45,23 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", *NANO, "--json", "--stop", "a", "--stop", "e", "--seed", "1", "The archive"]) == 0
     completion = json.loads(capsys.readouterr().out)
     assert completion["stop_reason"] in ("a", "e") and not set("ae") & set(completion["text"])
+
+
+def test_structured_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema, lark = tmp_path / "schema.json", tmp_path / "point.lark"
+    schema.write_text('{"enum": [17, 18]}')
+    lark.write_text('start: "point(" /[0-9]/ ")"')
+    for flags, pattern in (
+        (["--json-schema", str(schema)], "1[78]"),
+        (["--regex", "[a-c]{3}"], "[a-c]{3}"),
+        (["--choice", "yes", "--choice", "no"], "yes|no"),
+        (["--grammar", str(lark)], r"point\(\d\)"),
+    ):
+        assert main(["generate", *NANO, *flags, "--temperature", "0", "--max-tokens", "40", "The answer is"]) == 0
+        assert re.fullmatch(pattern, capsys.readouterr().out.strip())
+    assert main(["generate", *NANO, "--regex", "a", "--choice", "b", "x"]) == 1
+    assert main(["generate", *NANO, "--json-schema", str(tmp_path / "none.json"), "x"]) == 1
+    assert "none.json" in capsys.readouterr().err
 
 
 def test_the_prompt_may_come_from_standard_input() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 from typing import get_args
 
 from lily import Engine, SamplingParams
 from lily.engine import DeviceName, DtypeName
 from lily.log import LEVELS, VARIABLE
+from lily.progress import ProgressOption
 
 _SAMPLING_FLAGS: dict[str, type] = {
     "temperature": float,
@@ -38,7 +40,7 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, default_model: str | No
     add_log_flag(parser, default=log_level)
 
 
-def make_engine(options: argparse.Namespace) -> Engine:
+def make_engine(options: argparse.Namespace, *, progress: ProgressOption = None) -> Engine:
     return Engine(
         options.model,
         revision=options.revision,
@@ -49,6 +51,7 @@ def make_engine(options: argparse.Namespace) -> Engine:
         prefix_cache_bytes=_size(options.prefix_cache_bytes),
         cache_dir=options.cache_dir,
         chat_template=options.chat_template,
+        progress=progress,
     )
 
 
@@ -74,8 +77,18 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N" if kind is int else "X")
     group.add_argument("--stop", action="append", metavar="TEXT", help="ends the text; may be given several times")
     group.add_argument("--ignore-eos", action="store_true", help="the checkpoint's stop ids do not end the text")
+    group = parser.add_argument_group("structured output", "at most one of these; it needs the extra lily[grammar]")
+    group.add_argument("--json-schema", metavar="FILE", help="a JSON schema; the text is JSON that follows it")
+    group.add_argument("--regex", metavar="REGEX", help="a regular expression that the whole text matches")
+    group.add_argument("--choice", action="append", metavar="TEXT", help="one of the texts; given several times")
+    group.add_argument("--grammar", metavar="FILE", help="a grammar in Lark's notation")
 
 
 def sampling_params(options: argparse.Namespace) -> SamplingParams:
     given = {name: getattr(options, name) for name in _SAMPLING_FLAGS if getattr(options, name) is not None}
-    return SamplingParams(stop=options.stop or (), ignore_eos=options.ignore_eos, **given)
+    for name in ("json_schema", "grammar"):
+        if (file := getattr(options, name)) is not None:
+            given[name] = Path(file).read_text(encoding="utf-8-sig")
+    return SamplingParams(
+        stop=options.stop or (), ignore_eos=options.ignore_eos, regex=options.regex, choice=options.choice, **given
+    )
