@@ -26,17 +26,38 @@ myst_enable_extensions = ["fieldlist"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # the signature has them
+autodoc_typehints = "signature"
+autodoc_type_aliases = {
+    name: name for name in ("Prompt", "ToolLike", "ToolChoice", "ResponseFormat", "Reasoning", "Message")
+}
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 100
 autodoc_preserve_defaults = True
 add_module_names = False
-# A release builds a reader's page, not a search through every private name.
-autodoc_default_options = {"undoc-members": False}
 
 
-def markdown_code(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Docstrings quote code as Markdown does: `like this`."""
-    lines[:] = [re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", line) for line in lines]
+def readable(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Docstrings quote code as Markdown does, `like this`, and explain a parameter or field at the start of a line."""
+    shown = []
+    for line in lines:
+        line = re.sub(r"(?<!`)`([^`]+)`(?!`)", r"``\1``", line)
+        if what != "module" and (match := re.match(r"([a-z][a-z_]+(?:, [a-z][a-z_]+)*): (?!:)", line)):
+            shown.append("")
+            line = f"``{match[1]}``: {line[match.end() :]}"
+        elif line.startswith("Raises "):
+            shown.append("")
+        shown.append(line)
+    lines[:] = shown
+
+
+def plain_aliases(
+    app: Sphinx, what: str, name: str, obj: object, options: object, signature: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """Aliases by their names alone."""
+    shown = [text and re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text) for text in (signature, returns)]
+    return shown[0], shown[1]
 
 
 def setup(app: Sphinx) -> None:
-    app.connect("autodoc-process-docstring", markdown_code)
+    app.connect("autodoc-process-docstring", readable)
+    app.connect("autodoc-process-signature", plain_aliases)
