@@ -272,7 +272,7 @@ def _hub_errors(repo_id: str, revision: str) -> Iterator[None]:
     except CheckpointError:
         raise
     except Exception as error:  # of the HTTP library, which differs between versions of huggingface-hub
-        cause = str(error).strip() or type(error).__name__
+        cause = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DownloadError(
             f"{constants.ENDPOINT} cannot be reached or does not answer as a hub ({cause}); check the network, "
             "or copy the model's folder from another machine and give its path",

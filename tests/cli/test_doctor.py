@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from lily import Engine, MemoryLimitError, __version__
 from lily.cli import main
-from lily.cli.doctor import needed_bytes, wired_limit
+from lily.cli.doctor import metal_kernels, needed_bytes, wired_limit
 from lily.memory import parse_bytes
 from tests.cli.test_cli import NANO
 
@@ -72,6 +73,16 @@ def test_selftest_reports_a_fault(capsys: pytest.CaptureFixture[str], monkeypatc
 def test_a_device_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--device", "cuda", "--selftest"]) == 1
     assert 'device "cuda" is not available' in capsys.readouterr().err
+
+
+def test_kept_metal_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "Library" / "Caches"))
+    assert metal_kernels().startswith("compiled at the first start")
+    folder = tmp_path / "Library" / "Caches" / "lily"
+    folder.mkdir(parents=True)
+    (folder / "metal-0123456789abcdef.archive").write_bytes(b"x" * 2048)
+    assert metal_kernels() == f"prebuilt for 1 combinations of model, GPU and system: 2.00 KiB in {folder}"
 
 
 GIB = 1 << 30

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
 
 from tqdm.auto import tqdm
@@ -129,7 +130,22 @@ def _devices() -> dict[str, object]:
         if name == "cpu":
             found["cpu_instruction_sets"] = [isa for isa in _CPU_SETS if _has_instructions(isa)]
             found["cpu_kernels"] = "prebuilt, in the extension"
+        elif name == "metal":
+            found["metal_kernels"] = metal_kernels()
     return found
+
+
+def metal_kernels() -> str:
+    """What is kept of the kernels that the Metal device compiles (src/lily_core/device/metal, archive_path)."""
+    if sys.platform == "darwin":
+        folder = Path.home() / "Library" / "Caches" / "lily"
+    else:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lily"
+    archives = list(folder.glob("metal-*.archive"))
+    if not archives:
+        return f"compiled at the first start of a model, then kept in {folder}"
+    num_bytes = sum(path.stat().st_size for path in archives)
+    return f"prebuilt for {len(archives)} combinations of model, GPU and system: {format_bytes(num_bytes)} in {folder}"
 
 
 def _has_instructions(isa: str) -> bool:
