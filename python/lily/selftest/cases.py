@@ -311,12 +311,12 @@ def _attn_combine(n: Numbers, kernel: str) -> Case:
 
 
 def _attn_prefill(n: Numbers, kernel: str) -> Case:
-    position = 220
+    position, first_row = 220, 128  # the second piece of a chunk
     sizes, pages, pool, rows = _paged(n, [position + TILE])
     q, gate = n.operand(TILE, 4, 64, low=-2, high=2), n.operand(TILE, 4, 64)
     return Case(
-        kernel=kernel, sizes=sizes, args=pack(TILE, 1), extent=(2, TILE, 1),
-        buffers=[step_rows(1, position=position), q, gate, pages, pool, unwritten(TILE, 4, 64)],
+        kernel=kernel, sizes=sizes, args=pack(TILE, 1, first_row), extent=(2, TILE, 1),
+        buffers=[step_rows(1, position=position - first_row), q, gate, pages, pool, unwritten(TILE, 4, 64)],
         outputs={"y": Output(5, CORE)},
         inputs={"q": q, "gate": gate, "k": rows[0][0], "v": rows[0][1], "position": position},
     )  # fmt: skip
