@@ -67,6 +67,7 @@ def test_precisions_of_an_operation() -> None:
     assert all(HALVES[activation].keys() <= operations for activation in ACTIVATIONS)
     assert tolerance_of("gdn_in_q4g64_f32", "f32", 2e-6) == 2e-6
     assert tolerance_of("gdn_in_q4g64_i16", "i16", 2e-6) == 1e-3
+    assert tolerance_of("gdn_scan_f16", "f16", 5e-6) == 2e-3 and tolerance_of("gdn_scan_i16", "i16", 5e-6) == 5e-6
     assert tolerance_of("topk_i16", "i16", 0) == 0 and tolerance_of("embed_q4g64_f16", "f16", 2e-7) == 2e-7
 
 
