@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Final
 
 ACTIVATIONS: Final = ("f32", "i16", "f16")
-# Errors that docs/design/model.md, section 6, allows float16: where operands are rounded, and for the chunked delta rule,
-# whose products may take halves of operands that are kept in float32.
+# Errors that docs/design/model.md, section 6, allows float16: where operands are rounded, and for the chunked delta
+# rule, whose products may take halves of operands that are kept in float32.
 HALF: Final = 1e-3
 HALF_CHUNK: Final = 2e-3
 
