@@ -70,7 +70,7 @@ def test_the_prompt_may_come_from_standard_input() -> None:
         input="Who are you?",
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert (done.returncode, done.stdout) == (0, WHO + "\n")
 
@@ -120,7 +120,7 @@ def test_a_reader_that_leaves() -> None:
 def shell(command: str) -> subprocess.CompletedProcess[str]:
     program = f"{sys.executable} -m lily"
     return subprocess.run(
-        ["bash", "-c", command.replace("lily", program, 1)], capture_output=True, text=True, timeout=60
+        ["bash", "-c", command.replace("lily", program, 1)], capture_output=True, text=True, timeout=180
     )
 
 
