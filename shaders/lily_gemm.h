@@ -237,23 +237,6 @@ inline void gemm_dense(uint depth, device const half* y, uint rows, GemmWeight w
   gemm<T, LILY_GEMM_ROWS>(depth, y + ulong(row) * depth, gemm_row(w, column, depth), memory, output, at);
 }
 
-// Elements of row-major results.
-struct GemmStore {
-  device float* to;
-  uint stride;
-  void operator()(uint column, uint row, float value) const { to[ulong(row) * stride + column] = value; }
-};
-struct GemmStoreHalf {
-  device half* to;
-  uint stride;
-  void operator()(uint column, uint row, float value) const { to[ulong(row) * stride + column] = half(value); }
-};
-struct GemmAdd {
-  device float* to;
-  uint stride;
-  void operator()(uint column, uint row, float value) const { to[ulong(row) * stride + column] += value; }
-};
-
 // One block of an expert's rows (moe_plan), as a tile: its rows of W begin at expert_row.
 struct GemmBlock {
   uint begin, end;   // assignments in expert order

@@ -54,6 +54,11 @@ def test_prefill_shares_keys_and_values_between_heads(ledger: Ledger, context: i
     assert 0 < ledger.prefill(context).total.kv_traffic_bytes <= plain / 4
 
 
+def test_prefill_of_a_chunk(ledger: Ledger) -> None:
+    row = ledger.prefill(512)
+    assert (row.total.dispatches, row.levels) == (651, 541)  # as docs/design/kernels.md says
+
+
 def test_prefill_of_a_chunk_and_a_piece(ledger: Ledger) -> None:
     row = ledger.prefill(CHUNK_TOKENS + 100)
     assert row.chunk_dispatches <= 915
