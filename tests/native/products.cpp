@@ -88,7 +88,8 @@ bool check(const Case& c, Operands operands) {
   auto* memory = static_cast<std::byte*>(std::aligned_alloc(64, (measure.bytes() + 63) / 64 * 64));
   Scratch scratch(memory);
   GemmScratch gemm_scratch(call, scratch);
-  gemm_scratch.set_rows(c.rows, c.width, row_at);
+  gemm_scratch.hold(c.rows, c.width);
+  gemm_scratch.set_rows(row_at);
   gemm(c.format, w.weight(), 0, c.columns, gemm_scratch, gemm_scratch.product[0]);
   for (std::uint32_t i = 0; i < c.rows; ++i)
     std::memcpy(&tile[i * c.columns], gemm_scratch.product[0] + i * kGemmColumns, c.columns * sizeof(float));

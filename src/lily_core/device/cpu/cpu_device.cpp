@@ -128,6 +128,22 @@ class CpuDevice final : public Device {
     std::size_t bytes_ = 0;
   };
 
+  // A thread's memory, and for which call it was used last.
+  struct Worker {
+    std::byte* scratch;
+    const PreparedCall* last = nullptr;
+    std::uint32_t ready = 0;
+
+    void run(const PreparedCall& prepared, std::uint32_t begin, std::uint32_t end) {
+      if (last != &prepared) ready = 0;
+      last = &prepared;
+      KernelCall call = prepared.call;
+      call.scratch = scratch;
+      call.ready = &ready;
+      prepared.kernel->entry().run(call, begin, end);
+    }
+  };
+
   struct Job {
     CpuDevice* device;
     Levels* levels;
@@ -136,30 +152,26 @@ class CpuDevice final : public Device {
       const std::uint32_t threads = device->pool_.size();
       for (std::size_t i = 0; i < levels->size(); ++i) {
         Level& level = *(*levels)[i];
-        share(level, threads, device->scratch_[worker].data());
+        share(level, threads, Worker{device->scratch_[worker].data()});
         if (i + 1 < levels->size()) device->pool_.barrier();
       }
     }
 
-    // Takes ever smaller runs of tiles until the level has none left: few prologues, and no thread waits long for the last one.
-    static void share(Level& level, std::uint32_t threads, std::byte* scratch) {
+    // Takes ever smaller runs of tiles until the level has none left: no thread waits long for the last one.
+    static void share(Level& level, std::uint32_t threads, Worker worker) {
       std::uint32_t begin = level.next_tile.load(std::memory_order_relaxed);
       while (begin < level.num_tiles) {
         const std::uint32_t count = std::max(1u, (level.num_tiles - begin) / (2 * threads));
         if (!level.next_tile.compare_exchange_weak(begin, begin + count, std::memory_order_relaxed)) continue;
-        run_tiles(level, begin, begin + count, scratch);
+        run_tiles(level, begin, begin + count, worker);
         begin = level.next_tile.load(std::memory_order_relaxed);
       }
     }
 
-    static void run_tiles(Level& level, std::uint32_t begin, std::uint32_t end, std::byte* scratch) {
+    static void run_tiles(Level& level, std::uint32_t begin, std::uint32_t end, Worker& worker) {
       for (const auto& prepared : level.calls) {
         const std::uint32_t last = std::min(end, prepared->num_tiles);
-        if (begin < last) {
-          KernelCall call = prepared->call;
-          call.scratch = scratch;
-          prepared->kernel->entry().run(call, begin, last);
-        }
+        if (begin < last) worker.run(*prepared, begin, last);
         // Tiles of the following calls are counted from this one's end.
         begin = begin > prepared->num_tiles ? begin - prepared->num_tiles : 0;
         if (end <= prepared->num_tiles) return;
@@ -174,9 +186,7 @@ class CpuDevice final : public Device {
       for (const auto& prepared : level->calls) calls.push_back(prepared.get());
       if (debug_.shuffled) std::ranges::shuffle(calls, random_);
       for (const PreparedCall* prepared : calls) {
-        KernelCall call = prepared->call;
-        call.scratch = scratch_[0].data();
-        const auto body = [&] { prepared->kernel->entry().run(call, 0, prepared->num_tiles); };
+        const auto body = [&] { Worker{scratch_[0].data()}.run(*prepared, 0, prepared->num_tiles); };
         if (guard_) {
           guard_->run(*prepared->kernel, prepared->ranges, body);
         } else {

@@ -12,6 +12,7 @@ PreparedCall::PreparedCall(const Dispatch& dispatch, const ModelConstants& model
           .args = args.data(),
           .buffers = addresses.data(),
           .scratch = nullptr,
+          .ready = nullptr,
           .format = entry.format,
           .second_format = entry.second_format,
           .operands = entry.operands,

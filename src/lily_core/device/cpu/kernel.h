@@ -25,6 +25,7 @@ struct KernelCall {
   const void* args;        // the kernel's argument struct
   void* const* buffers;    // bound addresses, in the order of the contract
   std::byte* scratch;      // of this thread alone, 64-byte aligned, of the size the kernel asked for
+  std::uint32_t* ready;    // of this thread: what its scratch holds of this dispatch since an earlier range (is_ready); 0: nothing
   Format format;           // of the kernel's (first) weight
   Format second_format;    // of its second one
   Operands operands;
@@ -33,7 +34,7 @@ struct KernelCall {
 };
 
 // Runs tiles [first, last) of the dispatch; several threads run disjoint ranges of one dispatch at the same time.
-// What a range needs once (a norm, a top-k) is computed at its start: a thread gets few, long ranges.
+// What all ranges need (a norm, a top-k) each thread computes once, in its first one, and finds in its scratch later.
 using KernelFunction = void (*)(const KernelCall& call, std::uint32_t first, std::uint32_t last);
 
 struct KernelEntry {

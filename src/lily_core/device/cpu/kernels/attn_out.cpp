@@ -17,7 +17,7 @@ struct AttentionOutput : Operand {
 
 static void attn_out(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
   AttentionOutput y = scratch_of<AttentionOutput>(call);
-  y.set_rows(buffer<const float>(call, 0));
+  if (!is_ready(call, 1)) y.set_rows(buffer<const float>(call, 0));
   matvec_add(call, first, last, weight_at(call, 1), y, buffer<float>(call, 4));
 }
 

@@ -37,8 +37,10 @@ static void experts_down(const KernelCall& call, std::uint32_t first, std::uint3
   const float* shared_gate = buffer<const float>(call, 11);
   float* x = buffer<float>(call, 12);
   ExpertsDownScratch s = scratch_of<ExpertsDownScratch>(call);
-  s.h.set_rows(buffer<const float>(call, 0));
-  s.hs.set_rows(buffer<const float>(call, 7));
+  if (!is_ready(call, 1)) {
+    s.h.set_rows(buffer<const float>(call, 0));
+    s.hs.set_rows(buffer<const float>(call, 7));
+  }
 
   for (std::uint32_t i = first; i < last; ++i) {
     const Tile t = tile_at(call, i);
@@ -84,7 +86,8 @@ static void experts_down_tile(const KernelCall& call, std::uint32_t first, std::
       const std::uint32_t slot = expert_slot[run.expert], rows = run.end - run.begin;
       if (slot == LILY_NO_EXPERT) return;  // experts_up has set the abort flag
       const Weight w = stacked_weight(call, 4, slot, hidden, width);
-      scratch.set_rows(rows, width, [&](std::uint32_t row) { return h + std::size_t(run.begin + row) * width; });
+      scratch.hold(rows, width);
+      scratch.set_rows([&](std::uint32_t row) { return h + std::size_t(run.begin + row) * width; });
       for (std::uint32_t n = t.x0; n < t.x1; n += kGemmColumns) {
         const std::uint32_t columns = t.x1 - n < kGemmColumns ? t.x1 - n : kGemmColumns;
         gemm(call.format, w, n, columns, scratch, scratch.product[0]);

@@ -30,10 +30,12 @@ static void experts_up(const KernelCall& call, std::uint32_t first, std::uint32_
   const std::uint32_t* expert_slot = buffer<const std::uint32_t>(call, 3);
   float* h = buffer<float>(call, 10);
   ExpertsUpScratch s = scratch_of<ExpertsUpScratch>(call);
-  set_normed_rows(call, s.x);
   const std::uint32_t rows = s.x.rows;
-  for (std::uint32_t r = 0; r < rows; ++r)
-    choose_experts(router_logits + std::size_t(r) * experts, experts, k, s.ids + r * k, s.weights + r * k);
+  if (!is_ready(call, 1)) {
+    set_normed_rows(call, s.x);
+    for (std::uint32_t r = 0; r < rows; ++r)
+      choose_experts(router_logits + std::size_t(r) * experts, experts, k, s.ids + r * k, s.weights + r * k);
+  }
 
   for (std::uint32_t i = first; i < last; ++i) {
     const Tile t = tile_at(call, i);
@@ -71,7 +73,8 @@ static void experts_up_tile(const KernelCall& call, std::uint32_t first, std::ui
     for_expert_runs(call, t, blocks, [&](const ExpertRun& run) {
       const std::uint32_t slot = expert_slot[run.expert];
       if (slot == LILY_NO_EXPERT) return set_abort(buffer<StepFlags>(call, 11));
-      scratch.set_rows(run.end - run.begin, hidden, [&](std::uint32_t row) {
+      scratch.hold(run.end - run.begin, hidden);
+      scratch.set_rows([&](std::uint32_t row) {
         return y + std::size_t(order[run.begin + row] / model.num_experts_per_tok) * hidden;
       });
       const Weight gate = stacked_weight(call, 4, slot, width, hidden), up = stacked_weight(call, 7, slot, width, hidden);

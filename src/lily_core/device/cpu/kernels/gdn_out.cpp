@@ -24,7 +24,8 @@ static void gdn_out(const KernelCall& call, std::uint32_t first, std::uint32_t l
   const float* z = buffer<const float>(call, 1);
   const float* gain = buffer<const float>(call, 2);
   GatedOperand y = scratch_of<GatedOperand>(call);
-  for (std::uint32_t r = 0; r < y.rows; ++r, o += y.columns, z += y.columns) {
+  const std::uint32_t missing = is_ready(call, 1) ? 0 : y.rows;
+  for (std::uint32_t r = 0; r < missing; ++r, o += y.columns, z += y.columns) {
     for (std::uint32_t at = 0; at < y.columns; at += value_width)
       gated_norm_row(o + at, z + at, gain, value_width, call.model->rms_norm_eps, y.gated + at);
     y.set_row(r, y.gated);

@@ -52,11 +52,12 @@ struct GemmScratch {
     }
   }
 
-  // Makes `count` rows of `row_width` floats ready: x_i = row_at(i).
+  // The operand is `count` rows of `row_width` floats.
+  void hold(std::uint32_t count, std::uint32_t row_width) { rows = count, width = row_width; }
+  // Makes them ready: x_i = row_at(i).
   template <typename RowAt>
-  void set_rows(std::uint32_t count, std::uint32_t row_width, RowAt row_at) {
-    rows = count, width = row_width;
-    for (std::uint32_t i = 0; i < count; ++i) {
+  void set_rows(RowAt row_at) {
+    for (std::uint32_t i = 0; i < rows; ++i) {
       at[i] = row_at(i);
       if (operands == Operands::kInt16) row_scales[i] = quantise_tile_row(at[i], width, shorts_of(i), sums_of(i));
     }
@@ -226,12 +227,11 @@ static inline void gemm_tiles(const KernelCall& call, std::uint32_t first, std::
   const float* x = buffer<const float>(call, 0);
   const Weight w = weight_at(call, 1);
   GemmScratch scratch = scratch_of<GemmScratch>(call);
-  std::uint32_t ready = ~0u;  // first of the rows that the operand holds
   for (std::uint32_t index = first; index < last; ++index) {
     const Tile t = tile_at(call, index);
     const std::uint32_t columns = t.x1 - t.x0;
-    if (ready != t.y0) scratch.set_rows(t.y1 - t.y0, width, [&](std::uint32_t i) { return x + std::size_t(t.y0 + i) * width; });
-    ready = t.y0;
+    scratch.hold(t.y1 - t.y0, width);
+    if (!is_ready(call, t.y0 + 1)) scratch.set_rows([&](std::uint32_t i) { return x + std::size_t(t.y0 + i) * width; });
     gemm(call.format, w, t.x0, columns, scratch, scratch.product[0]);
     for (std::uint32_t row = t.y0; row < t.y1; ++row)
       store(row, t.x0, columns, scratch.product[0] + (row - t.y0) * kGemmColumns);

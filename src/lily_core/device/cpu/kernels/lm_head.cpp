@@ -21,10 +21,11 @@ static void lm_head(const KernelCall& call, std::uint32_t first, std::uint32_t l
   float* logits = buffer<float>(call, 6);
   NormedOperand normed = scratch_of<NormedOperand>(call);
   Product all[LILY_MAX_STEP_ROWS];
+  const bool ready = is_ready(call, 1);
   std::uint32_t wanted = 0;
   for (std::uint32_t r = 0; r < normed.rows; ++r) {
     if (!step[r].wants_logits) continue;
-    normed.set_normed_row(wanted, x + std::size_t(r) * model.hidden_size, gain);
+    if (!ready) normed.set_normed_row(wanted, x + std::size_t(r) * model.hidden_size, gain);
     all[wanted] = {wanted, logits + std::size_t(step[r].timeline) * model.vocab_size};
     ++wanted;
   }

@@ -76,7 +76,7 @@ void set_normed_rows(const KernelCall& call, NormedOperand& x) {
 
 Operand normed_operand(const KernelCall& call) {
   NormedOperand x = scratch_of<NormedOperand>(call);
-  set_normed_rows(call, x);
+  if (!is_ready(call, 1)) set_normed_rows(call, x);
   return x;
 }
 

@@ -33,6 +33,14 @@ static inline Layout scratch_of(const KernelCall& call) {
   return Layout(call, scratch);
 }
 
+// Whether this thread's scratch already holds what the dispatch keeps there under `key`, not 0. From now on it does: the caller
+// puts it there.
+static inline bool is_ready(const KernelCall& call, std::uint32_t key) {
+  const bool was_ready = *call.ready == key;
+  *call.ready = key;
+  return was_ready;
+}
+
 // KernelEntry::scratch_bytes of the kernels with that layout.
 template <typename Layout>
 static std::size_t scratch_bytes(const KernelCall& call) {
