@@ -1,6 +1,5 @@
 """What every kernel test needs: model sizes, packed arguments and rows, quantised weights, the error measure."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -8,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lily import _core
+from lily.selftest.precision import halves_of
 from lily.selftest.tables import (  # noqa: F401  # for the tests
     BIAS_ENTRY,
     EXPERT_BLOCK,
@@ -38,21 +38,6 @@ REAL = {
     "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "max_pages": 1024,
 }  # fmt: skip
 
-# Bound ranges that hold halves, by the activation part of a kernel's name (docs/design/kernels.md, "Precision").
-HALVES: dict[str, dict[str, set[int]]] = {
-    "f32": {},
-    "i16": {"attn_prep": {8}, "attn_prep_tile": {8}, "attn_split": {3}, "attn_prefill": {4}},
-    "f16": {
-        "gdn_in": {5, 6}, "gdn_step": {1}, "gdn_out": {1}, "attn_in": {5, 6, 7, 8}, "attn_prep": {1, 2, 3, 8},
-        "attn_split": {1, 3}, "attn_combine": {1, 2}, "attn_out": {0}, "shared_up": {8}, "experts_up": {10},
-        "experts_down": {0, 7},
-        "rms_norm": {2}, "gdn_in_tile": {0, 4, 5}, "gdn_conv": {1}, "gated_norm": {1, 3}, "gdn_out_tile": {0},
-        "attn_in_tile": {0, 4, 5, 6, 7}, "attn_prep_tile": {1, 2, 3, 8}, "attn_prefill": {1, 2, 4, 5},
-        "attn_out_tile": {0}, "router_tile": {0}, "shared_up_tile": {0, 7}, "experts_up_tile": {0, 10},
-        "experts_down_tile": {0}, "shared_down_tile": {0},
-    },
-}  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Run:
@@ -72,11 +57,10 @@ class Run:
         form = "_tile" if kernel.endswith("_tile") else ""
         stem = kernel.removesuffix(form).removesuffix("_f32")
         name = f"{stem}_{self.activation}{form}"
-        op = re.sub(r"_q\d+g64w?", "", stem) + form
         key = frozenset(sizes.items())
         if key not in self.devices:
             self.devices[key] = _core.Device(self.device, sizes=sizes, rms_norm_eps=EPS, threads=2, debug=self.debug)
-        halves = HALVES[self.activation].get(op, set())
+        halves = halves_of(name, self.activation)
         # The binding takes plain numbers: table rows go as their bytes.
         plain = [
             buffer.astype(np.float16) if i in halves else buffer.view(np.uint8) if buffer.dtype.names else buffer
