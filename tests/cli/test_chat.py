@@ -72,7 +72,8 @@ def test_a_conversation(terminal: Terminal) -> None:
     terminal.send("/nonsense\n")
     terminal.wait_for("unknown command /nonsense")
     terminal.send('"""\nWho are\nyou?\n"""\n')
-    terminal.wait_for("tok/s")
+    terminal.wait_for("first token")
+    terminal.wait_for("> ")
     terminal.send("/exit\n")
     assert terminal.process.wait(90) == 0
 
@@ -116,7 +117,8 @@ def test_markdown_on_a_terminal() -> None:
         terminal.wait_for("> ")
         terminal.send("Who are you?\n")
         terminal.wait_for("lily engine.")
-        terminal.wait_for("tok/s")
+        terminal.wait_for("first token")
+        terminal.wait_for("> ")
         terminal.send("\x04")
         assert terminal.process.wait(90) == 0
     finally:
