@@ -1,5 +1,8 @@
 """What all tests share: the small model that comes with the package, and how thorough property tests are."""
 
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import hypothesis
@@ -27,3 +30,21 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def lily_nano() -> Path:
     """Folder of lily-nano: a real checkpoint of the family in 8 MB, trained for tests and demos."""
     return Path(lily.__file__).parent / "models" / "lily-nano"
+
+
+@pytest.fixture
+def as_nobody() -> Callable[[], AbstractContextManager[None]]:
+    """A context without the right to read everything, which tests often have: root is nobody inside it."""
+
+    @contextmanager
+    def context() -> Iterator[None]:
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            yield
+        finally:
+            if user == 0:
+                os.seteuid(user)
+
+    return context

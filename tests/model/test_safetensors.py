@@ -1,8 +1,10 @@
 """Safetensors files that are damaged or hostile: each is refused with a message that names the file, never a crash."""
 
 import json
+import os
 import struct
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +164,27 @@ def test_truncated_anywhere(write: Write) -> None:
 def test_not_a_file(tmp_path: Path) -> None:
     refused(str(tmp_path), "not a regular file")
     refused(str(tmp_path / "none.safetensors"), "No such file")
+    refused("/dev/zero", "not a regular file")
+    pipe = tmp_path / "pipe.safetensors"
+    os.mkfifo(pipe)
+    refused(str(pipe), "not a regular file")  # at once: nobody writes
+
+
+def test_no_permission(write: Write, as_nobody: Callable[[], AbstractContextManager[None]]) -> None:
+    path = Path(write({"a": tensor(0, 8)}, 8))
+    path.chmod(0)
+    with as_nobody():
+        refused(str(path), "Permission denied")
+
+
+def test_files_are_closed_and_unmapped(write: Write) -> None:
+    path = write({"a": tensor(0, 8)}, 12)
+    if not Path("/proc/self/maps").exists():
+        pytest.skip("needs /proc")
+    before = (len(os.listdir("/proc/self/fd")), Path("/proc/self/maps").read_text().count(path))
+    for _ in range(20):
+        refused(path, "does not end with its last tensor")
+    assert (len(os.listdir("/proc/self/fd")), Path("/proc/self/maps").read_text().count(path)) == before
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -151,6 +151,7 @@ void Checkpoint::skip(std::string_view prefix) {
 }
 
 void Checkpoint::finish() const {
+  for (const auto& file : files_) file->file().require_unchanged();
   std::vector<std::string> names;
   for (const auto& [name, entry] : tensors_)
     if (!entry.used) names.push_back(name);
@@ -159,6 +160,11 @@ void Checkpoint::finish() const {
   const std::string first = *std::min_element(names.begin(), names.end());
   throw CheckpointError(count + " not part of the model: " + first_names(std::move(names)),
                         {.path = folder_, .tensor = first, .expected = "only the tensors of the model in config.json"});
+}
+
+void Checkpoint::require_unchanged() const {
+  for (const auto& file : files_)
+    if (file->is_lent()) file->file().require_unchanged();
 }
 
 std::uint64_t Checkpoint::remaining_bytes() const {

@@ -31,8 +31,10 @@ class Checkpoint {
   const TensorSource& take(const std::string& name, const std::vector<std::uint64_t>& shape, std::initializer_list<Dtype> dtypes);
   // Leaves all tensors with that prefix unused, on purpose.
   void skip(std::string_view prefix);
-  // Throws CheckpointError naming tensors that were neither taken nor skipped.
+  // Ends loading. Throws CheckpointError naming tensors that were neither taken nor skipped, or a file that changed meanwhile.
   void finish() const;
+  // Throws CheckpointError naming a file that changed although the weights lie in it.
+  void require_unchanged() const;
 
   std::uint64_t skipped_bytes() const { return skipped_bytes_; }
   std::uint64_t remaining_bytes() const;  // of tensors neither taken nor skipped so far

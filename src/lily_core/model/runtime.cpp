@@ -306,6 +306,7 @@ void Runtime::run(Recorded& recorded, const CancelFlag* cancel) {
     if (cancel && cancel->load(std::memory_order_relaxed)) throw CancelledError();
     device_->wait(device_->commit(*recorded.executable, segment));
   }
+  checkpoint_.require_unchanged();  // after the work: what was computed from other bytes is never returned
   if (io_->flags[0].nan)
     throw DeviceError(std::string(device_->name()), "lm_head", "nan",
                       "the logits hold NaN or infinity: the checkpoint's weights are damaged, or the device computed wrongly");

@@ -98,8 +98,8 @@ class Runtime {
 
   // Extends the timeline by one chunk of 1 to kMaxChunkTokens tokens. With `wants_logits` the logits after the last one are
   // computed, and with `sampling` the next token is drawn. Throws std::invalid_argument for wrong lengths or token ids,
-  // MemoryLimitError, DeviceError or CancelledError; then the timeline holds the tokens that it held before, but logits and a
-  // drawn token only where nothing ran.
+  // MemoryLimitError, DeviceError, CancelledError, or CheckpointError when mapped weights changed; then the timeline holds the
+  // tokens that it held before, but logits and a drawn token only where nothing ran.
   std::optional<SampleResult> prefill(Timeline& timeline, std::span<const std::uint32_t> token_ids, bool wants_logits,
                                       const Sampling* sampling, const CancelFlag* cancel);
   // Appends one token to each timeline, computes its logits and, where `samplings` says how, draws the next one. Without token

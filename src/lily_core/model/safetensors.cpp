@@ -1,15 +1,8 @@
 #include "model/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
 #include "error.h"
@@ -22,7 +15,6 @@ static_assert(std::endian::native == std::endian::little, "checkpoints are used 
 
 constexpr std::uint64_t kLengthBytes = 8;              // the header's length, in front of it
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the safetensors library
-constexpr std::uint64_t kReadBytes = 8 << 20;          // per pread: what the page cache may hold of a read at a time
 
 struct DtypeRow {
   const char* name;
@@ -41,8 +33,6 @@ constexpr DtypeRow kDtypes[] = {
     {"F6_E2M3", 6, Dtype::kOther},   {"F6_E3M2", 6, Dtype::kOther},   {"F8_E4M3FNUZ", 8, Dtype::kOther},
     {"F8_E5M2FNUZ", 8, Dtype::kOther},
 };
-
-std::string error_text(int code) { return std::generic_category().message(code); }
 
 const DtypeRow& dtype_row(const HeaderEntry& entry, const std::string& path) {
   for (const DtypeRow& row : kDtypes)
@@ -79,44 +69,6 @@ std::string_view header_text(const MappedFile& file, const std::string& path) {
 }
 
 }  // namespace
-
-MappedFile::MappedFile(const std::string& path) {
-  auto fail = [&](const char* what) {
-    const std::string problem = std::string(what) + ": " + error_text(errno);
-    if (descriptor_ >= 0) close(descriptor_);
-    throw CheckpointError(problem, {.path = path});
-  };
-  descriptor_ = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor_ < 0) fail("cannot open the file");
-  struct stat status = {};
-  if (fstat(descriptor_, &status) != 0) fail("cannot read the file's size");
-  if (!S_ISREG(status.st_mode)) {
-    close(descriptor_);
-    throw CheckpointError("not a regular file", {.path = path});
-  }
-  size_ = static_cast<std::uint64_t>(status.st_size);
-  if (size_ == 0) return;  // an empty range cannot be mapped
-  reserved_size_ = size_ + 2 * kAlignment;
-  reserved_ = mmap(nullptr, reserved_size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (reserved_ == MAP_FAILED) fail("cannot map the file");
-  const std::uintptr_t start = (reinterpret_cast<std::uintptr_t>(reserved_) + kAlignment - 1) / kAlignment * kAlignment;
-  void* address = mmap(reinterpret_cast<void*>(start), size_, PROT_READ, MAP_SHARED | MAP_FIXED, descriptor_, 0);
-  if (address == MAP_FAILED) {
-    const int error = errno;
-    munmap(reserved_, reserved_size_);
-    errno = error;
-    fail("cannot map the file");
-  }
-  data_ = static_cast<const std::byte*>(address);
-#ifdef __APPLE__
-  fcntl(descriptor_, F_NOCACHE, 1);  // for pread; the mapping stays cached
-#endif
-}
-
-MappedFile::~MappedFile() {
-  if (data_) munmap(reserved_, reserved_size_);
-  close(descriptor_);
-}
 
 TensorFile::TensorFile(std::string path) : path_(std::move(path)), file_(path_) {
   const std::string_view header = header_text(file_, path_);
@@ -158,25 +110,6 @@ TensorFile::TensorFile(std::string path) : path_(std::move(path)), file_(path_) 
                           {.path = path_,
                            .expected = std::to_string(data_begin + covered) + " bytes",
                            .found = std::to_string(file_.size())});
-}
-
-void TensorFile::read(void* to, std::uint64_t offset, std::uint64_t length) const {
-  std::byte* out = static_cast<std::byte*>(to);
-  while (length > 0) {
-    const ssize_t got = pread(file_.descriptor(), out, std::min(length, kReadBytes), static_cast<off_t>(offset));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw CheckpointError("cannot read the file: " + error_text(errno), {.path = path_});
-    if (got == 0)
-      throw CheckpointError("the file became shorter while it was read", {.path = path_,
-                                                                          .expected = std::to_string(file_.size()) + " bytes",
-                                                                          .found = std::to_string(offset)});
-#ifdef POSIX_FADV_DONTNEED
-    posix_fadvise(file_.descriptor(), static_cast<off_t>(offset), got, POSIX_FADV_DONTNEED);
-#endif
-    out += got;
-    offset += static_cast<std::uint64_t>(got);
-    length -= static_cast<std::uint64_t>(got);
-  }
 }
 
 }  // namespace lily

@@ -50,13 +50,15 @@ TensorSource::TensorSource(const TensorFile& file, std::string name, Dtype dtype
 const std::string& TensorSource::path() const { return file_->path(); }
 
 const std::byte* TensorSource::mapped(std::size_t alignment) const {
-  const std::byte* address = file_->data() + offset_;
-  return reinterpret_cast<std::uintptr_t>(address) % alignment == 0 ? address : nullptr;
+  const std::byte* address = file_->file().data() + offset_;
+  if (reinterpret_cast<std::uintptr_t>(address) % alignment != 0) return nullptr;
+  file_->lend();
+  return address;
 }
 
 void TensorSource::read(void* to, std::uint64_t begin, std::uint64_t length) const {
   if (begin > length_ || length > length_ - begin) throw std::out_of_range("read past the end of tensor " + name_);
-  file_->read(to, offset_ + begin, length);
+  file_->file().read(to, offset_ + begin, length);
 }
 
 std::string shape_text(const std::vector<std::uint64_t>& shape) {

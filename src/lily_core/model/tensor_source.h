@@ -31,7 +31,7 @@ class TensorSource {
   std::uint64_t offset() const { return offset_; }  // from the start of the file
   std::uint64_t length() const { return length_; }
 
-  // Address in the mapping when it is a multiple of `alignment`, else nullptr. Lives as long as the file.
+  // Address in the mapping when it is a multiple of `alignment`, else nullptr. Lives as long as the file, which must not change.
   const std::byte* mapped(std::size_t alignment) const;
   // Reads bytes [begin, begin + length) of the tensor with pread, without keeping them in the page cache.
   // Throws CheckpointError when the file has become shorter or cannot be read.

@@ -1,5 +1,7 @@
 #include "model/weights.h"
 
+#include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -186,6 +188,15 @@ class Loader {
     tensor.read(stored.data(), 0, stored.size());
     std::vector<float> values(stored.size() / size_of(tensor.dtype()));
     widen_floats(tensor.dtype(), stored.data(), values.data(), values.size());
+    // Not every one would show in the logits: an infinite A_log only makes a head forget all.
+    const auto bad = std::ranges::find_if_not(values, [](float value) { return std::isfinite(value); });
+    if (bad != values.end())
+      throw CheckpointError("the tensor holds NaN or infinity", {.path = tensor.path(),
+                                                                 .tensor = name,
+                                                                 .expected = "finite values",
+                                                                 .found = std::to_string(*bad) + " at place " +
+                                                                          std::to_string(bad - values.begin()),
+                                                                 .fix = "Download the checkpoint again"});
     Vector buffer = device_.allocate(name, values.size() * sizeof(float), Memory::kPrivate);
     device_.write({buffer.get(), 0, buffer->length()}, values.data());
     weights_.copied_bytes += buffer->length();
