@@ -48,7 +48,7 @@ demo: setup ## the example, on the small model that comes with the package
 test: setup ## all tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-soak: setup ## all tests, the property tests with many more examples
+soak: setup ## all tests, the property tests with many more examples, fuzzing for longer
 	$(BIN)/python -m pytest --hypothesis-profile=soak $(PYTEST_ARGS)
 
 lint: setup ## style, types, and the stub against the extension
