@@ -7,7 +7,6 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -17,7 +16,8 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from .errors import ChatTemplateError, CheckpointError, LilyError
+from .errors import ChatTemplateError, CheckpointError
+from .files import read_text
 from .messages import Message, TemplateMessage, Tool, template_messages
 from .tokenizer import Tokenizer, read_tokenizer_config, special_token_texts
 from .turns import Render, Turns, why_not_by_turns
@@ -78,6 +78,9 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise ChatTemplateError(f"the chat template has an error in line {error.lineno}: {error.message}") from None
+        except (ArithmeticError, MemoryError, RecursionError, SyntaxError, TypeError, ValueError) as error:
+            # What Jinja lets through: constants that it computes, and nesting that Python does not compile.
+            raise ChatTemplateError(f"the chat template cannot be compiled: {type(error).__name__}: {error}") from error
         self._variables = dict(variables)
         added = tokenizer.added_tokens
         firsts = "".join(sorted({token[0] for token in added}))
@@ -179,20 +182,20 @@ def _override_source(override: str | Path) -> str:
     # A template holds a tag or a line break; anything else can only be meant as a path.
     if isinstance(override, str) and ("{" in override or "\n" in override):
         return override
+    path = Path(override).expanduser()
     try:
-        path = Path(override).expanduser()
-        is_file = path.is_file()
-    except (OSError, ValueError):  # a name that no system takes: too long, or with a zero byte
-        is_file = False
-    if not is_file:
+        text = read_text(path)
+    except CheckpointError as error:
+        raise ChatTemplateError(f"chat_template cannot be used: {error}") from error
+    if text is None:
         raise ChatTemplateError(f"chat_template is neither Jinja text nor a file: {str(override)!r}")
-    return _read_template(path, ChatTemplateError)
+    return text
 
 
 def _checkpoint_source(folder: Path) -> str | None:
-    path = folder / "chat_template.jinja"
-    if path.exists():
-        return _read_template(path, partial(CheckpointError, path=str(path), field="chat_template"))
+    text = read_text(folder / "chat_template.jinja")
+    if text is not None:
+        return text
     value = read_tokenizer_config(folder).get("chat_template")
     if value is None or isinstance(value, str):
         return value
@@ -207,17 +210,6 @@ def _checkpoint_source(folder: Path) -> str | None:
             "pass one of them as chat_template"
         )
     return default
-
-
-def _read_template(path: Path, error_type: Callable[[str], LilyError]) -> str:
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise error_type(
-            f"{path}: byte {error.start} ({error.object[error.start]:#04x}) is not UTF-8; a chat template is UTF-8 text"
-        ) from error
-    except OSError as error:
-        raise error_type(f"{path}: the chat template cannot be read: {error.strerror or error}") from error
 
 
 class _GenerationTag(Extension):

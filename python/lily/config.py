@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from types import MappingProxyType
 from typing import Literal, NoReturn, TypedDict, TypeGuard, cast, get_args
 
 from .errors import CheckpointError
+from .files import read_json, shown
 from .params import SamplingParams
 
 LayerType = Literal["linear_attention", "full_attention"]
@@ -117,7 +117,7 @@ class Fields:
     def refuse(self, name: str, expected: str, *, found: str | None = None, fix: str = "") -> NoReturn:
         field = self.prefix + name
         if found is None:
-            found = _shown(self.values[name]) if name in self.values else "nothing"
+            found = shown(self.values[name]) if name in self.values else "nothing"
         text = f"{self.path}: field {field}: expected {expected}, found {found}" + (f". {fix}" if fix else "")
         raise CheckpointError(text, path=str(self.path), field=field, expected=expected, found=found)
 
@@ -150,7 +150,7 @@ class Fields:
         """Refuses a field that is there with another value than those allowed. Absent and null mean the default."""
         value = self.values.get(name)
         if value is not None and not any(type(value) is type(a) and value == a for a in allowed):
-            self.refuse(name, " or ".join(_shown(a) for a in allowed))
+            self.refuse(name, " or ".join(shown(a) for a in allowed))
 
     def token_ids(self, name: str, vocab_size: int) -> list[int]:
         """A token id, a list of them, or nothing."""
@@ -391,19 +391,8 @@ def _sampling_defaults(folder: Path) -> dict[str, float | int]:
 
 def _read(path: Path) -> Fields | None:
     """The object in a JSON file; None when there is no such file."""
-    try:
-        values = json.loads(path.read_bytes().decode("utf-8"))
-    except FileNotFoundError:
-        return None
-    except (ValueError, RecursionError) as error:  # also UnicodeDecodeError
-        raise CheckpointError(f"{path}: not valid JSON: {error}", path=str(path), expected="JSON") from error
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {error.strerror}", path=str(path)) from error
-    if not isinstance(values, dict):
-        found = _shown(values)
-        text = f"{path}: expected an object, found {found}"
-        raise CheckpointError(text, path=str(path), expected="an object", found=found)
-    return Fields(path, values)
+    values = read_json(path)
+    return None if values is None else Fields(path, values)
 
 
 def _is_int(value: object) -> TypeGuard[int]:
@@ -412,9 +401,3 @@ def _is_int(value: object) -> TypeGuard[int]:
 
 def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _shown(value: object) -> str:
-    """`value` as JSON, cut to a length that fits a message."""
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -21,8 +21,14 @@ def find_model(model: str | Path, revision: str | None = None) -> Path:
             "model is empty; give a folder ('.' is the current one), a Hugging Face id (org/name) or 'lily-nano'",
             path=str(model),
         )
-    folder = Path(model).expanduser()
-    if folder.is_dir():
+    try:
+        folder = Path(model).expanduser()
+        is_folder, is_file = folder.is_dir(), folder.is_file()
+    except (OSError, RuntimeError, ValueError) as error:  # no permission, too long, a zero byte, no such user
+        raise CheckpointError(f"the folder {str(model)!r} cannot be used: {error}", path=str(model)) from error
+    if is_file:
+        raise CheckpointError(f"{str(model)!r} is a file; give the folder that it is in", path=str(model))
+    if is_folder:
         if revision is not None:
             raise ValueError(f"revision {revision!r} is of a Hugging Face id, but {str(model)!r} is a folder")
         return folder
@@ -39,8 +45,12 @@ def find_model(model: str | Path, revision: str | None = None) -> Path:
 def _cached(repo_id: str, revision: str | None) -> Path:
     # Imported here: only a Hugging Face id needs it.
     from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
-    config = try_to_load_from_cache(repo_id, "config.json", revision=revision)
+    try:
+        config = try_to_load_from_cache(repo_id, "config.json", revision=revision)
+    except HFValidationError as error:
+        raise CheckpointError(f"{repo_id!r} is neither a folder nor a Hugging Face id: {error}", path=repo_id) from None
     if isinstance(config, str):
         return Path(config).parent
     at = f" --revision {revision}" if revision else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,8 +10,13 @@ from typing import Final
 import tokenizers
 
 from .errors import CheckpointError
+from .files import read_bytes, read_json
 
 _UNKNOWN: Final = "\ufffd".encode()
+# Text that holds every byte of UTF-8: all of ASCII, all following bytes, and all first bytes of two, three and four.
+_PROBE: Final = "".join(
+    map(chr, [*range(0xC0), *range(0x80, 0x800, 0x40), 0x800, *range(0x1000, 0x10000, 0x1000), 0x10000])
+) + "".join(map(chr, range(0x40000, 0x110000, 0x40000)))
 
 
 class Tokenizer:
@@ -39,9 +43,9 @@ class Tokenizer:
             )
         added = full.get_added_tokens_decoder()
         for token in added.values():
-            if token.lstrip or token.rstrip or token.single_word:
+            if not token.content or token.lstrip or token.rstrip or token.single_word:
                 raise CheckpointError(
-                    f"{path}: the added token {token.content!r} uses lstrip, rstrip or single_word, "
+                    f"{path}: the added token {token.content!r} is empty or uses lstrip, rstrip or single_word, "
                     "which no model of the family does",
                     path=str(path),
                     field="added_tokens",
@@ -60,6 +64,7 @@ class Tokenizer:
         if full.pre_tokenizer is not None:
             self._plain.pre_tokenizer = full.pre_tokenizer
         vocab = self._plain.get_vocab()
+        _check_bytes(path, self._plain)
         self.id_to_bytes = _id_to_bytes(path, vocab, self.added_tokens, vocab_size)
         self.known_ids = frozenset(vocab.values()) | frozenset(self.added_tokens.values())
 
@@ -137,25 +142,53 @@ def special_token_texts(folder: Path) -> dict[str, str]:
 
 def read_tokenizer_config(folder: Path) -> dict[str, object]:
     """tokenizer_config.json as a dict; empty without the file. Raises CheckpointError if it is broken."""
-    path = folder / "tokenizer_config.json"
-    if not path.exists():
-        return {}
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not JSON: {error}", path=str(path)) from None
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{path} must hold an object", path=str(path), found=type(config).__name__)
-    return config
+    return read_json(folder / "tokenizer_config.json") or {}
 
 
 def _load(path: Path) -> tokenizers.Tokenizer:
-    if not path.exists():
+    content = read_bytes(path)
+    if content is None:
         raise CheckpointError(f"{path} is missing: a checkpoint folder needs it next to config.json", path=str(path))
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain Exception
-        raise CheckpointError(f"{path} cannot be read: {error}", path=str(path)) from None
+        full = tokenizers.Tokenizer.from_buffer(content)
+    except BaseException as error:
+        raise _refusal(path, error) from None
+    if not isinstance(full.model, tokenizers.models.BPE):
+        found = type(full.model).__name__
+        raise CheckpointError(
+            f"{path} is not a byte-level BPE but {found}",
+            path=str(path),
+            field="model.type",
+            expected="BPE",
+            found=found,
+        )
+    return full
+
+
+def _refusal(path: Path, error: BaseException) -> BaseException:
+    """What the library raised as a CheckpointError: it uses plain Exception, and panics are no Exception at all."""
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        return error
+    return CheckpointError(f"{path} cannot be read: {error}", path=str(path))
+
+
+def _check_bytes(path: Path, plain: tokenizers.Tokenizer) -> None:
+    """Raises CheckpointError unless every byte of a text reaches some token: others would be lost without a word."""
+    normal = plain.normalizer.normalize_str(_PROBE) if plain.normalizer is not None else _PROBE
+    alphabet = {byte: character for character, byte in _byte_alphabet().items()}
+    expected = "".join(alphabet[byte] for byte in normal.encode())
+    try:
+        found = "".join(plain.encode(_PROBE, add_special_tokens=False).tokens)
+    except BaseException as error:
+        raise _refusal(path, error) from None
+    if found != expected:
+        place = next((n for n, (a, b) in enumerate(zip(expected, found, strict=False)) if a != b), len(found))
+        byte = normal.encode()[min(place, len(expected) - 1)]
+        raise CheckpointError(
+            f"{path} is not a byte-level BPE: the byte 0x{byte:02x} of a text is lost or changed",
+            path=str(path),
+            expected="a token for every byte",
+        )
 
 
 def _byte_alphabet() -> dict[str, int]:
@@ -168,7 +201,15 @@ def _byte_alphabet() -> dict[str, int]:
 def _id_to_bytes(path: Path, vocab: dict[str, int], added: dict[str, int], vocab_size: int) -> list[bytes]:
     alphabet = _byte_alphabet()
     table = [_UNKNOWN] * vocab_size
+    named: dict[int, str] = {}
     for token, token_id in vocab.items():
+        if token_id in named:
+            raise CheckpointError(
+                f"{path} gives two tokens the id {token_id}: {named[token_id]!r} and {token!r}",
+                path=str(path),
+                field="model.vocab",
+            )
+        named[token_id] = token
         try:
             table[token_id] = bytes(map(alphabet.__getitem__, token))
         except KeyError as error:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -139,19 +142,35 @@ def test_where_templates_come_from(tokenizer: Tokenizer, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "", "."])
 def test_a_name_that_is_no_file(tokenizer: Tokenizer, tmp_path: Path, name: str) -> None:
-    with pytest.raises(ChatTemplateError, match="neither Jinja text nor a file"):
+    with pytest.raises(ChatTemplateError, match=r"neither Jinja text nor a file|cannot be used"):
         load_chat_template(tmp_path, tokenizer, name)
 
 
-def test_files_that_are_no_text(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    path = tmp_path / "chat_template.jinja"
-    path.write_bytes(b"{{ messages }}\xff")
-    with pytest.raises(ChatTemplateError, match=r"chat_template\.jinja: byte 14 \(0xff\) is not UTF-8"):
-        load_chat_template(tmp_path, tokenizer, path)
-    with pytest.raises(CheckpointError, match="is not UTF-8") as caught:
+@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer_config.json"])
+def test_template_files_that_cannot_be_read(
+    tokenizer: Tokenizer, tmp_path: Path, name: str, as_nobody: Callable[[], AbstractContextManager[None]]
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"\xff\xfe{")
+    with pytest.raises(CheckpointError, match=r"UTF-8|not valid JSON") as caught:
         load_chat_template(tmp_path, tokenizer, None)
     assert caught.value.path == str(path)
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(ChatTemplateError, match="not UTF-8"):
+        load_chat_template(tmp_path, tokenizer, path)
+    path.chmod(0)
+    with as_nobody(), pytest.raises(CheckpointError, match="Permission denied"):
         load_chat_template(tmp_path, tokenizer, None)
+    path.unlink()
+    for make in (path.mkdir, lambda: os.mkfifo(path)):
+        make()
+        with pytest.raises(CheckpointError, match="not a regular file"):
+            load_chat_template(tmp_path, tokenizer, None)
+        with pytest.raises(ChatTemplateError, match="not a regular file"):
+            load_chat_template(tmp_path, tokenizer, path)
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
+def test_templates_that_do_not_compile(tokenizer: Tokenizer) -> None:
+    for source in ("{% if a %}" * 200 + "{% endif %}" * 200, "{{ " + "(" * 5000 + ")" * 5000 + " }}", "{{ 1 / 0 }}"):
+        with pytest.raises(ChatTemplateError, match=r"compiled|failed"):
+            ChatTemplate(source, tokenizer, {}).render([user("a")])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -33,3 +35,22 @@ def test_what_is_neither(model: str | Path, monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CheckpointError, match="there is no folder"):
         find_model(model)
+
+
+def test_what_cannot_be_used(tmp_path: Path, as_nobody: Callable[[], AbstractContextManager[None]]) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    for model, match in [
+        (tmp_path / "model.safetensors", "is a file; give the folder"),
+        ("x" * 5000, "cannot be used: .*too long"),
+        ("~nobody-of-this-name/model", "cannot be used: "),
+        ("a\0b", "there is no folder"),
+        ("org/name..with--dots", "neither a folder nor a Hugging Face id"),
+    ]:
+        with pytest.raises(CheckpointError, match=match):
+            find_model(model)
+    (tmp_path / "closed" / "model").mkdir(parents=True)
+    (tmp_path / "closed").chmod(0)
+    with as_nobody(), pytest.raises(CheckpointError, match="Permission denied"):
+        find_model(tmp_path / "closed" / "model")
+    with pytest.raises(TypeError):
+        find_model(5)  # type: ignore[arg-type]

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import json
+import os
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
@@ -82,8 +85,46 @@ def test_missing_and_broken_files(tmp_path: Path, nano_folder: Path) -> None:
         Tokenizer(tmp_path, 4096)
     words = {"type": "WordLevel", "vocab": {"naïve—": 0}, "unk_token": "naïve—"}
     (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": words}))
-    with pytest.raises(CheckpointError, match="not a byte-level BPE"):
+    with pytest.raises(CheckpointError, match="not a byte-level BPE but WordLevel"):
         Tokenizer(tmp_path, 4096)
+    (tmp_path / "tokenizer.json").unlink()
+    os.mkfifo(tmp_path / "tokenizer.json")
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        Tokenizer(tmp_path, 4096)
+
+
+def edited(nano_folder: Path, to: Path, edit: Callable[[dict[str, Any]], object]) -> Path:
+    """A folder with the tokenizer of lily-nano after `edit(tokenizer.json)`."""
+    value = json.loads((nano_folder / "tokenizer.json").read_text())
+    edit(value)
+    (to / "tokenizer.json").write_text(json.dumps(value))
+    return to
+
+
+@pytest.mark.parametrize(
+    ("edit", "match"),
+    [
+        (lambda t: t["model"]["vocab"].pop("7"), "byte 0x37 of a text is lost"),
+        (
+            lambda t: t["model"]["vocab"].update({"8": t["model"]["vocab"]["7"]}),
+            "byte 0x3[78] of a text is lost or changed|the id",
+        ),
+        (lambda t: t.update(pre_tokenizer=None), "is lost or changed"),
+        (lambda t: t["model"].update(continuing_subword_prefix="##"), "cannot be read"),
+        (
+            lambda t: t["model"].update(type="WordPiece", unk_token="a", max_input_chars_per_word=9),
+            "BPE but WordPiece|read",
+        ),
+        (lambda t: t["added_tokens"][0].update(lstrip=True), "lstrip"),
+        (lambda t: t.pop("model"), "cannot be read"),
+    ],
+)
+def test_tokenizers_that_would_lose_text(
+    nano_folder: Path, tmp_path: Path, edit: Callable[[dict[str, Any]], object], match: str
+) -> None:
+    with pytest.raises(CheckpointError, match=match) as caught:
+        Tokenizer(edited(nano_folder, tmp_path, edit), 4096)
+    assert caught.value.path == str(tmp_path / "tokenizer.json")
 
 
 def test_repr_counts(tokenizer: Tokenizer) -> None:

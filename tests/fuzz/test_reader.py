@@ -29,7 +29,7 @@ def test_a_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "faulty.cpp").write_text(
         "#include <cstddef>\n#include <cstdint>\n"
         'extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {\n'
-        "  volatile std::uint8_t* copy = new std::uint8_t[size];\n  delete[] copy;\n  copy[0] = *data;\n  return 0;\n}\n"
+        "  volatile auto* copy = new std::uint8_t[size];\n  delete[] copy;\n  copy[0] = *data;\n  return 0;\n}\n"
     )
     shutil.copy(run.FOLDER / "replay.cpp", tmp_path)
     (tmp_path / "corpus" / "faulty").mkdir(parents=True)

@@ -1,7 +1,9 @@
 """config.json and the files beside it: what is accepted, and the message for each field that is not."""
 
 import json
+import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -344,6 +346,27 @@ def test_missing_config(tmp_path: Path) -> None:
     (tmp_path / "config.json").mkdir()
     with pytest.raises(CheckpointError, match="cannot be read"):
         load_config(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "tokenizer_config.json"])
+def test_files_that_cannot_be_read(
+    write: Write, name: str, as_nobody: Callable[[], AbstractContextManager[None]]
+) -> None:
+    folder = write(config_json(MODELS[0]), generation_config={}, tokenizer_config={})
+    path = folder / name
+    path.chmod(0)
+    with as_nobody(), pytest.raises(CheckpointError, match="Permission denied") as caught:
+        load_config(folder)
+    path.chmod(0o644)
+    with path.open("r+b") as file:
+        file.truncate(1 << 40)  # a hole: it takes no room on the disk
+    with pytest.raises(CheckpointError, match="too many"):
+        load_config(folder)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        load_config(folder)
+    assert caught.value.path is not None
 
 
 JSON = st.recursive(

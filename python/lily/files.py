@@ -1,0 +1,79 @@
+"""The small files of a checkpoint: read whole, or refused with an error that names the file."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from .errors import CheckpointError
+
+MAX_BYTES: Final = 1 << 28  # no such file of a real checkpoint has a tenth of it
+
+
+def read_bytes(path: Path) -> bytes | None:
+    """Content of a regular file; None when there is nothing of that name. Raises CheckpointError."""
+    try:
+        # A pipe must not be waited for, and a device never ends.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise CheckpointError(f"{path}: cannot be read: not a regular file", path=str(path))
+        if status.st_size > MAX_BYTES:
+            raise CheckpointError(
+                f"{path}: {status.st_size} bytes are too many for such a file",
+                path=str(path),
+                expected=f"at most {MAX_BYTES} bytes",
+                found=f"{status.st_size} bytes",
+            )
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(MAX_BYTES)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    finally:
+        os.close(descriptor)
+
+
+def read_text(path: Path) -> str | None:
+    """UTF-8 text of a file, without a byte order mark; None when there is no such file. Raises CheckpointError."""
+    content = read_bytes(path)
+    if content is None:
+        return None
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path}: not UTF-8 text: {error}", path=str(path), expected="UTF-8") from error
+
+
+def read_json(path: Path) -> dict[str, object] | None:
+    """The object in a JSON file; None when there is no such file. Raises CheckpointError."""
+    content = read_bytes(path)
+    if content is None:
+        return None
+    try:
+        values = json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:  # also UnicodeDecodeError
+        raise CheckpointError(f"{path}: not valid JSON: {error}", path=str(path), expected="JSON") from error
+    if not isinstance(values, dict):
+        found = shown(values)
+        text = f"{path}: expected an object, found {found}"
+        raise CheckpointError(text, path=str(path), expected="an object", found=found)
+    return values
+
+
+def shown(value: object) -> str:
+    """`value` as JSON, cut to a length that fits a message."""
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _unreadable(path: Path, error: OSError | ValueError) -> CheckpointError:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    return CheckpointError(f"{path}: cannot be read: {reason}", path=str(path))
