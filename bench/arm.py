@@ -29,5 +29,9 @@ def prompt(length: int, vocab_size: int) -> list[int]:
 
 def report(token_ids: Sequence[int], metrics: Mapping[str, float]) -> None:
     """Print the result for bench/runner.py: the digest of what was computed, and what was measured."""
-    digest = hashlib.sha256(",".join(map(str, token_ids)).encode()).hexdigest()
-    print(json.dumps({"digest": digest, "metrics": dict(metrics)}))
+    print(json.dumps({"digest": digest(token_ids), "metrics": dict(metrics)}))
+
+
+def digest(token_ids: Sequence[int]) -> str:
+    """SHA-256 of token ids, in hexadecimal."""
+    return hashlib.sha256(",".join(map(str, token_ids)).encode()).hexdigest()
