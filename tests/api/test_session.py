@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from lily import ContextLengthError, Engine, EngineClosedError
+from lily import ContextLengthError, Engine, EngineClosedError, MemoryLimitError
 
 PROMPT = "Answer briefly. What is a compiler?"
 
@@ -49,6 +49,46 @@ def test_logits_are_a_read_only_view(engine: Engine) -> None:
         assert not logits.flags.writeable and not logits.flags.owndata
         with pytest.raises(ValueError):
             logits[0] = 0
+
+
+def test_a_view_outlives_its_session(engine: Engine) -> None:
+    """The row of logits is given to another session only when nobody looks at it any more."""
+    with engine.prefill([1, 2, 3]) as session:
+        view = session.logits
+    kept = view.copy()
+    for token_id in range(40):
+        with engine.prefill([7, token_id]):
+            np.testing.assert_array_equal(view, kept)
+    del view
+    sessions = [engine.session() for _ in range(engine_timelines(engine))]  # the row is free again
+    for session in sessions:
+        session.close()
+
+
+def engine_timelines(engine: Engine) -> int:
+    """How many sessions there can be at once."""
+    sessions = []
+    try:
+        while True:
+            sessions.append(engine.session())
+    except MemoryLimitError:
+        return len(sessions)
+    finally:
+        for session in sessions:
+            session.close()
+
+
+@pytest.mark.parametrize("debug", ["checked", "checked,shuffled"])
+def test_logits_are_read_while_another_session_runs(monkeypatch: pytest.MonkeyPatch, debug: str) -> None:
+    monkeypatch.setenv("LILY_CPU_DEBUG", debug)
+    with Engine("lily-nano", max_context=256, memory_limit="1GiB", progress=False) as engine:
+        view = engine.prefill([1, 2, 3]).logits
+        kept = view.copy()
+        other = threading.Thread(target=lambda: engine.generate([4, 5, 6], max_tokens=8, ignore_eos=True))
+        other.start()
+        while other.is_alive():
+            np.testing.assert_array_equal(view, kept)
+        other.join()
 
 
 def test_decode_of_several_sessions(engine: Engine) -> None:

@@ -1,7 +1,7 @@
 """Fuzz the readers of checkpoint files: build a target, replay its corpus, or search for new inputs with libFuzzer.
 
     python -m tools.fuzz.run safetensors --seconds 60
-    python -m tools.fuzz.run --all --runs 4000000 --record
+    python -m tools.fuzz.run header_json=4000000 safetensors=4000000 checkpoint=2000000 --record
 
 A target is one C++ file in this folder. It is built with AddressSanitizer and UndefinedBehaviorSanitizer, so that any
 fault ends it. `corpus/TARGET` holds inputs that together reach all code that was ever reached; a search starts there
@@ -165,23 +165,26 @@ def record(results: dict[str, dict[str, int]]) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}")
+    parser.add_argument("targets", nargs="*", metavar="TARGET[=RUNS]", help=f"of {', '.join(TARGETS)}")
     parser.add_argument("--all", action="store_true", help="every target")
     parser.add_argument("--seconds", type=int, default=0, help="of search for each target")
-    parser.add_argument("--runs", type=int, default=-1, help="executions of each target")
     parser.add_argument("--minimise", action="store_true", help="write the corpus anew, with what the search found")
     parser.add_argument("--record", action="store_true", help="write a record to bench/records")
     options = parser.parse_args()
-    targets = TARGETS if options.all else options.targets
-    if not targets or set(targets) - set(TARGETS) or (options.seconds <= 0 and options.runs <= 0):
-        parser.error("give targets or --all, and --seconds or --runs")
+    try:
+        runs = {name: int(count or -1) for name, _, count in (word.partition("=") for word in options.targets)}
+    except ValueError:
+        parser.error("the number of runs is not whole")
+    runs = runs or dict.fromkeys(TARGETS if options.all else (), -1)
+    if not runs or set(runs) - set(TARGETS) or (options.seconds <= 0 and min(runs.values()) <= 0):
+        parser.error("give targets or --all, and --seconds or a number of runs for each")
     try:
         if options.record:
             clean_commit()
         results = {}
-        for target in targets:
+        for target, count in runs.items():
             with tempfile.TemporaryDirectory() as folder:
-                results[target] = search(target, seconds=options.seconds, runs=options.runs, keep=Path(folder))
+                results[target] = search(target, seconds=options.seconds, runs=count, keep=Path(folder))
                 print(target, json.dumps(results[target]), flush=True)
                 if options.minimise:
                     minimise(target, Path(folder))

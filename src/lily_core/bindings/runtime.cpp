@@ -174,10 +174,11 @@ std::shared_ptr<Runtime> runtime_of(const BoundRuntime& bound, const BoundTimeli
 
 LogitsView logits_view(BoundTimeline& bound) {
   const auto runtime = bound.runtime();
-  const float* logits = runtime->logits(*bound.get());
-  // The view keeps the runtime's memory alive.
-  nb::capsule owner(new std::shared_ptr<Runtime>(runtime),
-                    [](void* p) noexcept { delete static_cast<std::shared_ptr<Runtime>*>(p); });
+  // The view keeps the runtime's memory alive, and the row from being given to another timeline.
+  using Kept = std::pair<std::shared_ptr<Runtime>, std::shared_ptr<Timeline>>;
+  auto kept = std::make_unique<Kept>(runtime, bound.get());
+  const float* logits = runtime->logits(*kept->second);
+  nb::capsule owner(kept.release(), [](void* p) noexcept { delete static_cast<Kept*>(p); });
   return LogitsView(logits, {runtime->config().vocab_size}, owner);
 }
 

@@ -179,7 +179,16 @@ void Runtime::release(Snapshot snapshot) {
 std::unique_lock<std::mutex> Runtime::take_turn() {
   std::unique_lock turn(mutex_);
   const std::lock_guard lock(closing_mutex_);
-  for (const auto& timeline : closing_) state_->close(*timeline);
+  for (auto& timeline : closing_) {
+    state_->close(*timeline);
+    closed_.push_back(std::move(timeline));
+  }
+  // A row is free when nobody looks at its logits any more.
+  std::erase_if(closed_, [&](const auto& timeline) {
+    if (timeline.use_count() > 1) return false;
+    state_->release_row(*timeline);
+    return true;
+  });
   for (Snapshot& snapshot : releasing_) state_->drop(snapshot);
   closing_.clear();
   releasing_.clear();

@@ -71,7 +71,8 @@ class Runtime {
   const Checkpoint& checkpoint() const { return checkpoint_; }
 
   Timeline open();
-  // Gives the timeline's memory back, at the latest when the next call starts: never waits for a running one.
+  // Gives the timeline's memory back, at the latest when the next call starts: never waits for a running one. Its row of logits
+  // goes to another timeline when the last reference to this one is gone.
   void close(std::shared_ptr<Timeline> timeline);
   void reset(Timeline& timeline);
   // A second timeline of the same tokens, logits, counts, mask and drawn token; slot and pages are shared until they differ.
@@ -153,6 +154,7 @@ class Runtime {
   std::mutex mutex_;
   std::mutex closing_mutex_;
   std::vector<std::shared_ptr<Timeline>> closing_;
+  std::vector<std::shared_ptr<Timeline>> closed_;  // whose rows are still held by others
   std::vector<Snapshot> releasing_;
   ModelConfig config_;
   Checkpoint checkpoint_;  // outlives the weights, which may be mapped

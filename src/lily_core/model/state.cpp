@@ -53,7 +53,7 @@ Timeline State::open() {
   const auto row = rows_.take();
   if (!row)
     throw MemoryLimitError("another timeline", 2 * slot_bytes(config_), 0, 2 * sizes_.num_timelines * slot_bytes(config_),
-                           "Close one of the open sessions, or raise memory_limit.");
+                           "Close one of the open sessions, drop the logits of closed ones, or raise memory_limit.");
   Timeline timeline;
   timeline.row = *row;
   return timeline;
@@ -63,9 +63,10 @@ void State::close(Timeline& timeline) {
   reset(timeline);
   if (timeline.spare != kZeroSlot) slots_.release(timeline.spare);
   timeline.spare = kZeroSlot;
-  rows_.release(timeline.row);
   timeline.closed = true;
 }
+
+void State::release_row(const Timeline& timeline) { rows_.release(timeline.row); }
 
 void State::reset(Timeline& timeline) { restore(timeline, TokenState{}); }
 

@@ -30,7 +30,7 @@ struct Timeline : TokenState {
   std::uint32_t spare = kZeroSlot;  // written by the next step; kZeroSlot: a free one is taken
   bool has_token = false;           // the last step drew one, which waits in its row of `tokens`
   bool has_logits = false;          // the last step computed them
-  bool closed = false;              // its row, slots and pages are given back
+  bool closed = false;              // its slots and pages are given back
 };
 
 // Bytes of one slot, and of one page.
@@ -68,7 +68,9 @@ class State {
 
   // An empty timeline. Throws MemoryLimitError when no row is free.
   Timeline open();
+  // Gives back all but the row, which release_row() does when nobody reads it any more.
   void close(Timeline& timeline);
+  void release_row(const Timeline& timeline);
   // Back to no tokens; pages and slot are given back.
   void reset(Timeline& timeline);
 

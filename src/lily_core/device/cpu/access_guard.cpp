@@ -74,7 +74,11 @@ void AccessGuard::drop(const CpuBuffer& buffer) { std::erase(watched_, &buffer);
 
 void AccessGuard::run(const Kernel& kernel, std::span<const Range> ranges, const std::function<void()>& body) {
   const auto protect_all = [&](int protection) {
-    for (CpuBuffer* buffer : watched_) protect_pages(buffer->pages_begin(), buffer->pages_end(), protection);
+    for (CpuBuffer* buffer : watched_) {
+      // The host may look at shared memory at any time: a view of logits, while another timeline's step runs.
+      const bool host_reads = protection == PROT_NONE && buffer->memory() == Memory::kShared;
+      protect_pages(buffer->pages_begin(), buffer->pages_end(), host_reads ? PROT_READ : protection);
+    }
   };
   const auto open = [&](bool writable) {
     for (std::size_t i = 0; i < ranges.size(); ++i) {

@@ -23,8 +23,8 @@ std::uint64_t page_size() {
   return size;
 }
 
-CpuBuffer::CpuBuffer(std::string name, std::uint64_t length, AccessGuard* guard)
-    : Buffer(std::move(name), length), guard_(guard) {
+CpuBuffer::CpuBuffer(std::string name, std::uint64_t length, Memory memory, AccessGuard* guard)
+    : Buffer(std::move(name), length), memory_(memory), guard_(guard) {
   pages_length_ = round_up(length ? length : 1, page_size());
   mapping_length_ = pages_length_ + (guard_ ? page_size() : 0);
   int flags = MAP_PRIVATE | MAP_ANONYMOUS;

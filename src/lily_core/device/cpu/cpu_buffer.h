@@ -15,15 +15,18 @@ class CpuBuffer final : public Buffer {
  public:
   // Zeroed memory that the system provides when it is first touched. With a guard (which must outlive the buffer) it is watched,
   // and the last byte lies before a page that faults. Throws DeviceError when the system refuses.
-  CpuBuffer(std::string name, std::uint64_t length, AccessGuard* guard);
+  CpuBuffer(std::string name, std::uint64_t length, Memory memory, AccessGuard* guard);
   ~CpuBuffer() override;
   void* contents() override { return start_; }
+
+  Memory memory() const { return memory_; }
 
   // The whole pages that hold this buffer and nothing else.
   std::byte* pages_begin() const { return static_cast<std::byte*>(mapping_); }
   std::byte* pages_end() const { return pages_begin() + pages_length_; }
 
  private:
+  Memory memory_;
   AccessGuard* guard_;
   std::uint64_t pages_length_ = 0;
   void* mapping_ = nullptr;

@@ -64,8 +64,8 @@ class CpuDevice final : public Device {
   std::string_view name() const override { return "cpu"; }
   std::string description() const override { return isa_ + ", " + std::to_string(pool_.size()) + " threads"; }
 
-  std::unique_ptr<Buffer> allocate(std::string name, std::uint64_t length, Memory) override {
-    return std::make_unique<CpuBuffer>(std::move(name), length, guard_.get());
+  std::unique_ptr<Buffer> allocate(std::string name, std::uint64_t length, Memory memory) override {
+    return std::make_unique<CpuBuffer>(std::move(name), length, memory, guard_.get());
   }
   void read(const Range& from, void* to) override { std::memcpy(to, address(from), from.length); }
   void write(const Range& to, const void* from) override { std::memcpy(address(to), from, to.length); }
