@@ -16,14 +16,8 @@ MAX_BYTES: Final = 1 << 28  # no such file of a real checkpoint has a tenth of i
 def read_bytes(path: Path) -> bytes | None:
     """Content of a regular file; None when there is nothing of that name. Raises CheckpointError."""
     try:
-        # A pipe must not be waited for, and a device never ends.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
-    try:
-        status = os.fstat(descriptor)
+        # Before it is opened: a pipe would be waited for.
+        status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):
             raise CheckpointError(f"{path}: cannot be read: not a regular file", path=str(path))
         if status.st_size > MAX_BYTES:
@@ -33,12 +27,14 @@ def read_bytes(path: Path) -> bytes | None:
                 expected=f"at most {MAX_BYTES} bytes",
                 found=f"{status.st_size} bytes",
             )
-        with open(descriptor, "rb", closefd=False) as file:
+        with open(path, "rb") as file:
             return file.read(MAX_BYTES)
-    except OSError as error:
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except CheckpointError:
+        raise
+    except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
-    finally:
-        os.close(descriptor)
 
 
 def read_text(path: Path) -> str | None:
