@@ -26,6 +26,12 @@ def find_model(model: str | Path, revision: str | None = None) -> Path:
         is_folder, is_file = folder.is_dir(), folder.is_file()
     except (OSError, RuntimeError, ValueError) as error:  # no permission, too long, a zero byte, no such user
         raise CheckpointError(f"the folder {str(model)!r} cannot be used: {error}", path=str(model)) from error
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise CheckpointError(
+            f"the name of the folder {str(model)!r} is not UTF-8; rename it", path=str(model), expected="UTF-8"
+        ) from None
     if is_file:
         raise CheckpointError(f"{str(model)!r} is a file; give the folder that it is in", path=str(model))
     if is_folder:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -44,6 +45,7 @@ def test_what_cannot_be_used(tmp_path: Path, as_nobody: Callable[[], AbstractCon
         ("x" * 5000, "cannot be used: .*too long"),
         ("~nobody-of-this-name/model", "cannot be used: "),
         ("a\0b", "there is no folder"),
+        (tmp_path / os.fsdecode(b"\xff"), "is not UTF-8; rename it"),
         ("org/name..with--dots", "neither a folder nor a Hugging Face id"),
     ]:
         with pytest.raises(CheckpointError, match=match):

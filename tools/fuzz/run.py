@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,20 @@ def compiler(for_search: bool) -> list[str]:
     if not shutil.which(names[0]):
         raise FuzzError(f"{names[0]} is not installed")
     return [names[0]]
+
+
+@cache
+def can_search() -> bool:
+    """Whether clang++ is there, with libFuzzer and the sanitizers."""
+    source = 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }'
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            command = [*compiler(for_search=True), "-fsanitize=fuzzer,address,undefined", "-x", "c++", "-"]
+        except FuzzError:
+            return False
+        return not subprocess.run(
+            [*command, "-o", f"{folder}/x"], input=source, capture_output=True, text=True
+        ).returncode
 
 
 def build(target: str, *, for_search: bool) -> Path:
