@@ -28,7 +28,7 @@ from .chat_template import RenderedPrompt, load_chat_template
 from .config import ModelConfig, load_config
 from .disk_cache import DiskCache
 from .errors import CancelledError, ChatTemplateError
-from .fingerprint import fingerprints
+from .fingerprint import fingerprints, identity
 from .generation import Generation
 from .grammar import Grammar, GrammarCompiler, params_grammar
 from .guide import Guide
@@ -115,6 +115,7 @@ class Engine:
         self._memory_limit = default_limit() if memory_limit is None else parse_bytes(memory_limit)
         self._tokenizer = Tokenizer(folder, self._config.vocab_size)
         self._text_table = self._tokenizer.text_table()
+        files = identity(folder)
         self._grammars = GrammarCompiler(self._tokenizer)
         self._chat_template = load_chat_template(folder, self._tokenizer, chat_template)
         self._running: list[_core.Timeline] = []  # of generations; used by the owner thread only
@@ -127,7 +128,7 @@ class Engine:
             )
             source = self._chat_template.source if self._chat_template is not None else None
             # Read when they are first needed: samples of all weight files.
-            self._fingerprints = cache(partial(fingerprints, folder, self._config, self._runtime.dtype, source))
+            self._fingerprints = cache(partial(fingerprints, folder, self._config, self._runtime.dtype, source, files))
             disk = None if cache_dir is None else DiskCache(Path(cache_dir).expanduser(), self._fingerprints())
             self._prefix_cache = PrefixCache(
                 self._owner, self._runtime, border_token_id=self._tokenizer.added_tokens.get("<|im_start|>"), disk=disk

@@ -162,7 +162,8 @@ class Session:
     def save(self, path: str | Path) -> None:
         """Write tokens, state and logits to one file, for `Engine.load_session`. The file appears whole or not at all.
 
-        Raises ValueError for a session without tokens, OSError if the file cannot be written.
+        Raises ValueError for a session without tokens, OSError if the file cannot be written, CheckpointError if the
+        model's files were replaced before the first save: nothing would say which model the state is of.
         """
         with self._lock:
             timeline = self._open_timeline()

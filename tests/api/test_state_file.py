@@ -9,7 +9,7 @@ from safetensors import safe_open
 
 from lily import ContextLengthError, Engine, LilyError, SnapshotError
 from lily.config import load_config
-from lily.fingerprint import fingerprints
+from lily.fingerprint import fingerprints, identity
 from lily.state_file import StateFile
 
 FINGERPRINTS = {"model": "m1", "template": "t1"}
@@ -89,14 +89,16 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
 
 def test_fingerprints_of_a_model(nano_folder: Path, tmp_path: Path) -> None:
     config = load_config(nano_folder)
-    original = fingerprints(nano_folder, config, "float32", "template")
+    original = fingerprints(nano_folder, config, "float32", "template", identity(nano_folder))
     for path in nano_folder.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    assert fingerprints(tmp_path, config, "float32", "template") == original, "of the content, not of place or time"
+    assert fingerprints(tmp_path, config, "float32", "template", identity(tmp_path)) == original, (
+        "of the content, not of place or time"
+    )
 
     def changed(**arguments: str) -> set[str]:
         options = {"dtype": "float32", "chat_template": "template"} | arguments
-        now = fingerprints(tmp_path, config, options["dtype"], options["chat_template"])
+        now = fingerprints(tmp_path, config, options["dtype"], options["chat_template"], identity(tmp_path))
         return {name for name in now if now[name] != original[name]}
 
     assert changed(dtype="float16") == {"dtype"} and changed(chat_template="other") == {"template"}

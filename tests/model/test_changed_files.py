@@ -124,3 +124,30 @@ def test_many_engines_of_one_file(aligned: Path, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError):
             answer(second)
         assert answer(first) == expected
+
+
+@pytest.mark.parametrize("change", ["weights", "tokenizer", "removed"])
+def test_states_of_a_replaced_model_are_not_saved_under_the_new_name(
+    aligned: Path, tmp_path: Path, change: str
+) -> None:
+    path = aligned / ("tokenizer.json" if change == "tokenizer" else "model.safetensors")
+    other = tmp_path / "other"
+    shutil.copy(path, other)
+    with open_engine(aligned) as engine, engine.prefill(PROMPT) as session:
+        if change == "removed":
+            path.unlink()
+        else:
+            other.replace(path)
+        with pytest.raises(CheckpointError, match="changed since the model was loaded"):
+            session.save(tmp_path / "session.lily")
+        assert not (tmp_path / "session.lily").exists()
+
+
+def test_a_model_that_was_named_before_goes_on_saving(aligned: Path, tmp_path: Path) -> None:
+    with open_engine(aligned) as engine, engine.prefill(PROMPT) as session:
+        session.save(tmp_path / "session.lily")
+        (aligned / "model.safetensors").unlink()
+        session.decode(5)
+        session.save(tmp_path / "session.lily")
+        with engine.load_session(tmp_path / "session.lily") as loaded:
+            assert loaded.token_ids == session.token_ids
