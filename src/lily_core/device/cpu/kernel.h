@@ -25,7 +25,7 @@ struct KernelCall {
   const void* args;        // the kernel's argument struct
   void* const* buffers;    // bound addresses, in the order of the contract
   std::byte* scratch;      // of this thread alone, 64-byte aligned, of the size the kernel asked for
-  std::uint32_t* ready;    // of this thread: what its scratch holds of this dispatch since an earlier range (is_ready); 0: nothing
+  std::uint32_t* ready;    // of this thread: what its scratch holds since an earlier range of the dispatch; 0: nothing (is_ready)
   Format format;           // of the kernel's (first) weight
   Format second_format;    // of its second one
   Operands operands;
