@@ -207,7 +207,7 @@ static inline void gemm_shorts(const Weight& w, std::uint32_t n0, std::uint32_t 
     for (std::uint32_t i = 0; i < s.rows; ++i)
       for (int half = 0; half < 2; ++half) {
         float* to = product + i * kGemmColumns + n + half * kLanes;
-        storef(to, s.row_scales[i] * loadf(to));
+        storef(to, poisoned(s.row_scales[i] * loadf(to)));
       }
   }
 }

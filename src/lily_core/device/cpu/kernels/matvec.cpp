@@ -216,7 +216,7 @@ static void dot_short_rows(const Weight& w, std::size_t first, std::uint32_t cou
     for (int p = 0; p < kProducts; ++p) {
       float sums[kRows];
       four_sums(total[0][p], total[1][p], total[2][p], total[3][p], sums);
-      for (std::uint32_t r = 0; r < rows; ++r) products[p].y[i + r] = x.scales[products[p].row] * sums[r];
+      for (std::uint32_t r = 0; r < rows; ++r) products[p].y[i + r] = poisoned(x.scales[products[p].row] * sums[r]);
     }
   }
 }

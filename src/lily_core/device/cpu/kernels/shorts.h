@@ -31,7 +31,11 @@ static inline float quantise_row(const float* x, std::uint32_t width, std::int16
   return bound / 32767.0f + sum(poison);
 }
 
-// The same in the order of unpack_shorts: of 8 neighbours 0, 4, 1, 5, 2, 6, 3, 7.
+// Infinite becomes NaN, which no later function hides: the sigmoid of an infinite gate would be 1.
+static inline float poisoned(float y) { return y + y * 0.0f; }
+static inline Vf poisoned(Vf y) { return y + y * 0.0f; }
+
+// The same in the order of FreshPanel: of 8 neighbours 0, 4, 1, 5, 2, 6, 3, 7.
 static inline float quantise_tile_row(const float* x, std::uint32_t width, std::int16_t* q, float* sums) {
   const float scale = quantise_row(x, width, q, sums);
   typedef std::int16_t Eight __attribute__((vector_size(16)));
