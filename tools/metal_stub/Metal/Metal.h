@@ -105,6 +105,7 @@ typedef NS_OPTIONS(NSUInteger, MTL4VisibilityOptions){MTL4VisibilityOptionNone =
 @end
 
 @class MTLComputePipelineReflection;
+typedef __autoreleasing MTLComputePipelineReflection* _Nullable MTLAutoreleasedComputePipelineReflection;
 @protocol MTLComputePipelineState <MTLAllocation, NSObject>
 @property(readonly) NSUInteger maxTotalThreadsPerThreadgroup;
 @property(readonly) NSUInteger threadExecutionWidth;
@@ -260,7 +261,7 @@ LILY_SINCE(26.0)
 - (nullable id<MTLComputePipelineState>)
     newComputePipelineStateWithDescriptor:(MTLComputePipelineDescriptor*)descriptor
                                   options:(MTLPipelineOption)options
-                               reflection:(MTLComputePipelineReflection* _Nullable* _Nullable)reflection
+                               reflection:(MTLAutoreleasedComputePipelineReflection* _Nullable)reflection
                                     error:(NSError* _Nullable* _Nullable)error;
 - (nullable id<MTLBinaryArchive>)newBinaryArchiveWithDescriptor:(MTLBinaryArchiveDescriptor*)descriptor
                                                           error:(NSError* _Nullable* _Nullable)error LILY_SINCE(11.0);

@@ -1,0 +1,43 @@
+"""tools/check_mac.sh: the Metal device as the Mac's compiler would see it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ziglang")
+
+ROOT = Path(__file__).parents[2]
+
+
+def check_mac(*files: Path) -> subprocess.CompletedProcess[str]:
+    command = [str(ROOT / "tools" / "check_mac.sh"), *map(str, files)]
+    env = os.environ | {"PYTHON": sys.executable}
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=env)
+
+
+def test_the_device_compiles_for_the_oldest_and_the_newest_macos() -> None:
+    done = check_mac()
+    assert done.returncode == 0, done.stderr
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["macOS 15.0", "macOS 26.0"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "id queue(id<MTLDevice> d) { return [d newMTL4CommandQueue]; }",
+            "only available on macOS 26.0",
+        ),
+        ("NSUInteger length(id<MTLBuffer> b) { return [b size]; }", "no known instance method"),
+        ("id<MTLBuffer> buffer(id<MTLDevice> d) { return d; }", "cannot initialize return object"),
+    ],
+    ids=["Metal 4 without @available", "unknown selector", "wrong type"],
+)
+def test_a_fault_is_refused(tmp_path: Path, line: str, message: str) -> None:
+    (tmp_path / "fault.mm").write_text(f"#import <Metal/Metal.h>\n{line}\n")
+    done = check_mac(tmp_path / "fault.mm")
+    assert done.returncode != 0
+    assert message in done.stderr
