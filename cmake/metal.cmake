@@ -30,7 +30,9 @@ endif()
 file(GLOB LILY_SOFTMETAL_SOURCES CONFIGURE_DEPENDS tests/softmetal/*.mm tests/softmetal/*.cpp)
 set(flags --target=${CMAKE_SYSTEM_PROCESSOR}-linux-gnu -std=c++20 -O1 -g -fPIC -fvisibility=hidden -fexceptions -Wall -Wextra
   -isystem ${CMAKE_CURRENT_SOURCE_DIR}/tools/metal_stub
-  -I${CMAKE_CURRENT_SOURCE_DIR}/src/lily_core -I${CMAKE_CURRENT_SOURCE_DIR}/shaders -I${CMAKE_CURRENT_SOURCE_DIR})
+  -I${CMAKE_CURRENT_SOURCE_DIR}/src/lily_core -I${CMAKE_CURRENT_SOURCE_DIR}/shaders -I${CMAKE_CURRENT_SOURCE_DIR}
+  # Software Metal compiles shaders by `python -m tools.msl`.
+  -DLILY_SOFTMETAL_PYTHON="${Python_EXECUTABLE}" -DLILY_SOFTMETAL_ROOT="${CMAKE_CURRENT_SOURCE_DIR}")
 if(LILY_WERROR)
   list(APPEND flags -Werror)
 endif()

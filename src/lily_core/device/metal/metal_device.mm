@@ -219,7 +219,8 @@ class MetalDevice final : public Device {
     if (!failed) return;
     const auto& [submission, failure] = *failed;
     is_lost_ = failure.is_fatal;
-    throw DeviceError("metal", submission.kernel, failure.code, "Metal failed to run " + submission.content + ": " + failure.message,
+    const std::string kernel(submission.num_kernels == 1 ? submission.first_kernel : "");
+    throw DeviceError("metal", kernel, failure.code, "Metal failed to run " + submission.content() + ": " + failure.message,
                       failure.is_fatal);
   }
 
@@ -248,12 +249,11 @@ class MetalDevice final : public Device {
       if (follows) queue_->barrier();
       queue_->dispatch(segment, i);
     }
-    const std::string first(segment.dispatches[begin].kernel->name()), last(segment.dispatches[end - 1].kernel->name());
-    const bool is_one = end - begin == 1;
     progress_->submitted({.ticket = ticket,
                           .estimated_seconds = seconds,
-                          .kernel = is_one ? first : "",
-                          .content = is_one ? first : std::to_string(end - begin) + " kernels from " + first + " to " + last});
+                          .num_kernels = end - begin,
+                          .first_kernel = segment.dispatches[begin].kernel->name(),
+                          .last_kernel = segment.dispatches[end - 1].kernel->name()});
     last_ticket_ = ticket;
     queue_->submit(ticket);
   }

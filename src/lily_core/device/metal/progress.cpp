@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
 
 namespace lily::metal {
 namespace {
@@ -12,9 +11,14 @@ constexpr double kMinPace = 0.02, kMaxPace = 1e5;
 
 }  // namespace
 
+std::string Submission::content() const {
+  if (num_kernels == 1) return std::string(first_kernel);
+  return std::to_string(num_kernels) + " kernels from " + std::string(first_kernel) + " to " + std::string(last_kernel);
+}
+
 void Progress::submitted(Submission submission) {
   const std::lock_guard lock(mutex_);
-  unfinished_.push_back(std::move(submission));
+  unfinished_.push_back(submission);
 }
 
 void Progress::finished(Ticket ticket, double seconds, std::optional<Failure> failure) {
@@ -23,7 +27,7 @@ void Progress::finished(Ticket ticket, double seconds, std::optional<Failure> fa
     const auto found = std::ranges::find(unfinished_, ticket, &Submission::ticket);
     if (found == unfinished_.end()) return;
     if (failure) {
-      failures_.emplace_back(*found, *std::move(failure));
+      failures_.emplace_back(*found, std::move(*failure));
     } else if (seconds > kMinMeasuredSeconds && found->estimated_seconds > 0) {
       // Slower counts at once, faster half: too many command buffers cost little, one that is too long is killed.
       const double measured = std::clamp(seconds / found->estimated_seconds, kMinPace, kMaxPace);
@@ -67,7 +71,7 @@ std::optional<std::pair<Submission, Failure>> Progress::take_failure(Ticket tick
 
 std::string Progress::unfinished() const {
   const std::lock_guard lock(mutex_);
-  return unfinished_.empty() ? "nothing" : unfinished_.front().content;
+  return unfinished_.empty() ? "nothing" : unfinished_.front().content();
 }
 
 double Progress::pace() const {

@@ -7,6 +7,8 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 
 namespace lily::metal {
 
@@ -22,8 +24,10 @@ struct Failure {
 struct Submission {
   Ticket ticket = 0;
   double estimated_seconds = 0;
-  std::string kernel;  // when it holds no other
-  std::string content;  // for messages
+  std::size_t num_kernels = 0;
+  std::string_view first_kernel, last_kernel;  // names, which live as long as the device
+
+  std::string content() const;  // for messages
 };
 
 class Progress {
