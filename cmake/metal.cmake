@@ -50,6 +50,12 @@ list(APPEND flags -isystem ${zig_folder}/lib/include)
 # Apple's Objective-C ABI, which tests/softmetal implements.
 set(objc_flags -x objective-c++ -fobjc-runtime=macosx-26.0 -fblocks -fobjc-exceptions)
 
+# tests/device builds the device again, with faults planted.
+list(JOIN flags "\n" flag_lines)
+list(JOIN objc_flags "\n" objc_flag_lines)
+file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/softmetal/flags.txt "${objc_flag_lines}\n${flag_lines}\n")
+file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/softmetal/linker.txt "${CMAKE_CXX_COMPILER}\n")
+
 foreach(source IN LISTS LILY_METAL_SOURCES LILY_SOFTMETAL_SOURCES)
   file(RELATIVE_PATH name ${CMAKE_CURRENT_SOURCE_DIR} ${source})
   set(object ${CMAKE_CURRENT_BINARY_DIR}/softmetal/${name}.o)
@@ -72,3 +78,5 @@ foreach(source IN LISTS LILY_METAL_SOURCES LILY_SOFTMETAL_SOURCES)
   # Objects of a static library that nothing refers to would be left out, and with them their Objective-C classes.
   list(APPEND LILY_SOFTMETAL_OBJECTS ${object})
 endforeach()
+list(JOIN LILY_SOFTMETAL_OBJECTS "\n" object_lines)
+file(WRITE ${CMAKE_CURRENT_BINARY_DIR}/softmetal/objects.txt "${object_lines}\n")

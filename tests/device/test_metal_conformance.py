@@ -1,0 +1,177 @@
+"""The Metal device over software Metal: conformance.cpp on both generations of the API and in both orders, and the same with
+faults planted in the device, each of which must be seen."""
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.softmetal import control
+
+ROOT = Path(__file__).parents[2]
+METAL = ROOT / "src" / "lily_core" / "device" / "metal"
+INCLUDES = ["-I", str(ROOT), "-I", str(ROOT / "src" / "lily_core"), "-I", str(ROOT / "shaders")]
+RUNS = [("metal4",), ("metal3",), ("metal4", "reverse"), ("metal3", "reverse")]
+
+if not control.is_present():
+    pytest.skip("this build has no software Metal", allow_module_level=True)
+
+
+@dataclass(frozen=True)
+class Build:
+    """What CMake left in the newest build folder, and where this test builds."""
+
+    folder: Path
+    objects: list[Path]
+    flags: list[str]
+    compiler: str
+    program: Path
+    work: Path
+
+    def link(self, output: Path, *others: Path) -> Path:
+        """The conformance program, with `others` instead of the objects of the same names."""
+        names = {other.name for other in others}
+        objects = [path for path in self.objects if path.name not in names]
+        archive = self.folder / "liblily_static.a"
+        run(self.compiler, self.program, *others, *objects, archive, "-lpthread", "-ldl", "-o", output)
+        return output
+
+    def compile(self, source: Path, name: str) -> Path:
+        """An object of the device from `source`, which takes the place of `name`."""
+        output = source.parent / f"{name}.o"
+        language = self.flags if name.endswith(".mm") else [*self.flags[self.flags.index("-std=c++20") :]]
+        arc = ["-fobjc-arc"] if name.endswith(".mm") else []
+        run(sys.executable, "-m", "ziglang", "clang", *language, *arc, "-c", source, "-o", output)
+        return output
+
+
+def run(*command: str | Path) -> None:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    lists = sorted(ROOT.glob("build/*/softmetal/objects.txt"), key=lambda path: path.stat().st_mtime)
+    folder = lists[-1].parent.parent
+    read = {name: (folder / "softmetal" / f"{name}.txt").read_text().split() for name in ("objects", "flags", "linker")}
+    work = tmp_path_factory.mktemp("conformance")
+    program, compiler = work / "conformance.o", read["linker"][0]
+    source = Path(__file__).parent / "metal" / "conformance.cpp"
+    run(compiler, "-std=c++20", "-O1", *INCLUDES, "-c", source, "-o", program)
+    return Build(folder, list(map(Path, read["objects"])), read["flags"], compiler, program, work)
+
+
+@pytest.fixture(scope="module")
+def conformance(build: Build) -> Path:
+    return build.link(build.work / "conformance")
+
+
+def outcome(program: Path, check: str, *words: str) -> str:
+    """What the program printed; a crash is no outcome."""
+    done = subprocess.run([program, check, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+CHECKS = ["order", "submissions", "replay", "split", "failure", "fatal_failure", "hang", "compile_error"]
+
+
+@pytest.mark.parametrize("words", RUNS, ids=" ".join)
+@pytest.mark.parametrize("check", CHECKS)
+def test_conformance(conformance: Path, check: str, words: tuple[str, ...]) -> None:
+    assert outcome(conformance, check, *words) == ""
+
+
+@pytest.mark.parametrize("words", RUNS, ids=" ".join)
+def test_an_overrun_is_an_error_that_names_kernel_and_buffer(conformance: Path, words: tuple[str, ...]) -> None:
+    text = outcome(conformance, "overrun", *words)
+    assert re.search(r"Metal failed to run gated_norm_f16: .*outside a buffer.*past the end of 'x' \(256 bytes\)", text)
+
+
+@dataclass(frozen=True)
+class Fault:
+    file: str  # in device/metal, or from src/lily_core
+    right: str
+    wrong: str
+    check: str
+    seen: str  # in what the check prints
+    apis: tuple[str, ...] = ("metal3", "metal4")
+
+
+FAULTS = {
+    "no barriers": Fault(
+        "metal_device.mm", "if (follows) queue_->barrier();", "", "order", "no barrier between dispatches that share memory"
+    ),
+    "a write declared as a read": Fault(
+        "../contract.cpp", '{"moe_combine", false, "rrrrb"', '{"moe_combine", false, "rrrrr"', "order",
+        "no barrier between dispatches that share memory",
+    ),
+    "a read of other memory than was declared": Fault(
+        "metal_executable.mm", "segment.offsets.push_back(buffer.offset() + range.offset);",
+        "segment.offsets.push_back(buffer.offset() + range.offset + 256);", "order", "past the end of",
+    ),
+    "memory that is not resident": Fault(
+        "residency.mm", "[set_ addAllocation:buffer];", "", "order", "is not resident", ("metal4",)
+    ),
+    "residency that is not committed": Fault(
+        "residency.mm", "[set_ commit];", "", "order", "is not resident", ("metal4",)
+    ),
+    "an open encoder": Fault(
+        "metal3_queue.mm", "[encoder_ endEncoding];", "", "order", "commit with an open encoder", ("metal3",)
+    ),
+    "an open encoder of Metal 4": Fault(
+        "metal4_queue.mm", "[encoder_ endEncoding];", "", "order", "endCommandBuffer with an open encoder", ("metal4",)
+    ),
+    "command buffers that may overlap": Fault(
+        "metal3_queue.mm", "[command_buffer_ encodeWaitForEvent:event_ value:ticket - 1];", "", "submissions",
+        "shares an untracked buffer with an earlier one", ("metal3",),
+    ),
+    "command buffers of Metal 4 that may overlap": Fault(
+        "metal4_queue.mm", "[encoder_ barrierAfterQueueStages:MTLStageDispatch", "if (ticket == 0) [encoder_ "
+        "barrierAfterQueueStages:MTLStageDispatch", "submissions", "shares an untracked buffer with an earlier one",
+        ("metal4",),
+    ),
+    "a command allocator used too early": Fault(
+        "metal4_queue.mm", "allocators_[ticket % kMaxUnfinished]", "allocators_[0]", "submissions",
+        "a command allocator was reset while its commands are in use", ("metal4",),
+    ),
+    "a failure that nobody looks at": Fault(
+        "metal3_queue.mm", "if (done.status != MTLCommandBufferStatusCompleted)", "if (false)", "failure",
+        'the error\'s code is ""', ("metal3",),
+    ),
+    "a failure of Metal 4 that nobody looks at": Fault(
+        "metal4_queue.mm", "if (feedback.error)", "if (false)", "failure", 'the error\'s code is ""', ("metal4",)
+    ),
+    "no autorelease pool": Fault(
+        "metal_device.mm", "  Ticket commit(Executable& executable, std::uint32_t index) override {\n"
+        "    const AutoreleasePool pool;\n", "  Ticket commit(Executable& executable, std::uint32_t index) override {\n",
+        "replay", "objects before ten replays", ("metal3",),
+    ),
+    "no cuts": Fault("metal_device.mm", "(seconds + next) * pace > kBudgetSeconds", "false", "split", "were cut into"),
+    "a wait without an end": Fault(
+        "progress.cpp", "condition(); })) return false;", "condition(); })) continue;", "hang", "HANGS"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_seen(build: Build, tmp_path: Path, name: str) -> None:
+    fault = FAULTS[name]
+    original = (METAL / fault.file).resolve()
+    text = original.read_text()
+    assert text.count(fault.right) == 1, f"{original.name} no longer has the line that this fault changes"
+    source = tmp_path / original.name
+    source.write_text(text.replace(fault.right, fault.wrong))
+    program = build.link(tmp_path / "conformance", build.compile(source, original.name))
+    for api in fault.apis:
+        if fault.seen == "HANGS":
+            with pytest.raises(subprocess.TimeoutExpired):
+                subprocess.run([program, fault.check, api], capture_output=True, timeout=10)
+        else:
+            assert fault.seen in outcome(program, fault.check, api)
+    shutil.rmtree(tmp_path)
