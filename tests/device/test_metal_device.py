@@ -34,3 +34,40 @@ def test_runs_a_kernel(debug, api):
     y = np.full(x.shape, np.nan, np.float16)
     device.run("rms_norm_f16", ARGS, [x, gain, y], (ROWS, 1, 1))
     np.testing.assert_allclose(y, norm(x, gain, 1e-6), rtol=1e-3, atol=1e-4)
+
+
+def compile_norm():
+    device = metal()
+    x, gain, y = (np.ones(shape, dtype) for shape, dtype in (((1, 256), "f4"), (256, "f4"), ((1, 256), "f2")))
+    device.run("rms_norm_f16", struct.pack("<I", 1), [x, gain, y], (1, 1, 1))
+
+
+def test_a_second_start_finds_its_machine_code(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    compile_norm()
+    (archive,) = tmp_path.rglob("metal-*.archive")
+    assert [path.name for path in archive.parent.iterdir()] == [archive.name]
+    written, content = archive.stat().st_mtime_ns, archive.read_bytes()
+    compile_norm()
+    assert archive.stat().st_mtime_ns == written  # a pipeline that the archive lacks would be added
+    archive.write_bytes(b"damaged")
+    compile_norm()
+    assert archive.read_bytes() == content
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
+    compile_norm()
+
+
+def test_errors_say_what_is_wrong():
+    device = metal()
+    with pytest.raises(DeviceError, match="the metal device has no kernel rms_norm_f32"):
+        device.run("rms_norm_f32", ARGS, [], (1, 1, 1))
+    with pytest.raises(DeviceError, match=r'unknown debug switch "fast".*metal3, serial, timeout=SECONDS'):
+        metal("metal3,fast")
+    with pytest.raises(DeviceError, match=r'unknown debug switch "timeout=0"'):
+        metal("timeout=0")

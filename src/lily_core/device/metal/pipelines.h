@@ -9,6 +9,7 @@
 #include <future>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,17 +31,18 @@ class Archive {
  public:
   Archive(id<MTLDevice> device, std::string path);  // an empty path: nothing is kept
 
-  // The archive holds the pipeline afterwards. Throws DeviceError when Metal cannot make one.
+  // From the archive, else compiled. Throws DeviceError when Metal cannot make it.
   Pipeline make(MTLComputePipelineDescriptor* descriptor, const std::string& kernel);
-  // Writes the file when it lacks something.
+  // Adds what make() compiled since the last call, and writes the file.
   void save();
 
  private:
   id<MTLDevice> device_;
   std::string path_;
-  std::mutex mutex_;
   id<MTLBinaryArchive> archive_;
-  bool changed_ = false;
+  std::shared_mutex archive_mutex_;  // shared by those who only look up
+  std::mutex missing_mutex_;
+  std::vector<MTLComputePipelineDescriptor*> missing_;
 };
 
 class Pipelines {
@@ -52,10 +54,11 @@ class Pipelines {
 
   // Starts to compile. The future holds a DeviceError when the source or the pipeline is refused.
   std::shared_future<Pipeline> build(PipelineSource source);
-  // Keeps what was compiled since the last call for the next start.
-  void save() { archive_.save(); }
+  // Keeps what is compiled by then for the next start, in the background.
+  void save();
 
  private:
+  void give(std::function<void()> task);
   void work();
   Pipeline compile(const PipelineSource& source);
 
@@ -63,7 +66,7 @@ class Pipelines {
   Archive archive_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::packaged_task<Pipeline()>> tasks_;
+  std::deque<std::function<void()>> tasks_;
   bool stop_ = false;
   std::vector<std::thread> workers_;
 };

@@ -27,27 +27,33 @@ Archive::Archive(id<MTLDevice> device, std::string path) : device_(device), path
 Pipeline Archive::make(MTLComputePipelineDescriptor* descriptor, const std::string& kernel) {
   id<MTLComputePipelineState> state = nil;
   if (archive_) {
+    const std::shared_lock lock(archive_mutex_);
     descriptor.binaryArchives = @[ archive_ ];
     state = [device_ newComputePipelineStateWithDescriptor:descriptor
                                                    options:MTLPipelineOptionFailOnBinaryArchiveMiss
                                                 reflection:nil
                                                      error:nil];
-    if (!state) {
-      const std::lock_guard lock(mutex_);
-      changed_ |= [archive_ addComputePipelineFunctionsWithDescriptor:descriptor error:nil];
-    }
+    descriptor.binaryArchives = nil;
   }
+  if (state) return {state};
   NSError* error = nil;
-  if (!state)
-    state = [device_ newComputePipelineStateWithDescriptor:descriptor options:MTLPipelineOptionNone reflection:nil error:&error];
+  state = [device_ newComputePipelineStateWithDescriptor:descriptor options:MTLPipelineOptionNone reflection:nil error:&error];
   if (!state) throw DeviceError("metal", kernel, "pipeline", "Metal makes no pipeline of " + kernel + ": " + text_of(error));
+  const std::lock_guard lock(missing_mutex_);
+  missing_.push_back(descriptor);
   return {state};
 }
 
 void Archive::save() {
-  const std::lock_guard lock(mutex_);
-  if (!changed_) return;
-  changed_ = false;
+  std::vector<MTLComputePipelineDescriptor*> missing;
+  {
+    const std::lock_guard lock(missing_mutex_);
+    missing.swap(missing_);
+  }
+  if (!archive_ || missing.empty()) return;
+  const std::lock_guard lock(archive_mutex_);
+  for (MTLComputePipelineDescriptor* descriptor : missing)
+    [archive_ addComputePipelineFunctionsWithDescriptor:descriptor error:nil];
   namespace fs = std::filesystem;
   // A cache that cannot be written costs time at the next start and nothing else.
   std::error_code error;
@@ -68,23 +74,32 @@ Pipelines::~Pipelines() {
   }
   changed_.notify_all();
   for (std::thread& worker : workers_) worker.join();
+  const AutoreleasePool pool;
+  archive_.save();
 }
 
 std::shared_future<Pipeline> Pipelines::build(PipelineSource source) {
-  std::packaged_task<Pipeline()> task([this, source = std::move(source)] { return compile(source); });
-  std::shared_future<Pipeline> result = task.get_future().share();
+  auto task = std::make_shared<std::packaged_task<Pipeline()>>([this, source = std::move(source)] { return compile(source); });
+  give([task] { (*task)(); });
+  return task->get_future().share();
+}
+
+void Pipelines::save() {
+  give([this] { archive_.save(); });
+}
+
+void Pipelines::give(std::function<void()> task) {
   {
     const std::lock_guard lock(mutex_);
     tasks_.push_back(std::move(task));
     if (workers_.size() < std::max(1u, std::thread::hardware_concurrency())) workers_.emplace_back([this] { work(); });
   }
   changed_.notify_one();
-  return result;
 }
 
 void Pipelines::work() {
   for (;;) {
-    std::packaged_task<Pipeline()> task;
+    std::function<void()> task;
     {
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
