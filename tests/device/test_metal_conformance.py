@@ -1,5 +1,7 @@
-"""The Metal device over software Metal: conformance.cpp on both generations of the API and in both orders, and the same with
-faults planted in the device, each of which must be seen."""
+"""The Metal device over software Metal: conformance.cpp on both generations of the API and in both orders.
+
+The same with faults planted in the device: each must be seen.
+"""
 
 import re
 import shutil
@@ -73,7 +75,7 @@ def conformance(build: Build) -> Path:
 
 def outcome(program: Path, check: str, *words: str) -> str:
     """What the program printed; a crash is no outcome."""
-    done = subprocess.run([program, check, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120)
+    done = subprocess.run([program, check, *words], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -105,7 +107,8 @@ class Fault:
 
 FAULTS = {
     "no barriers": Fault(
-        "metal_device.mm", "if (follows) queue_->barrier();", "", "order", "no barrier between dispatches that share memory"
+        "metal_device.mm", "if (follows) queue_->barrier();", "", "order",
+        "no barrier between dispatches that share memory",
     ),
     "a write declared as a read": Fault(
         "../contract.cpp", '{"moe_combine", false, "rrrrb"', '{"moe_combine", false, "rrrrr"', "order",
@@ -148,9 +151,8 @@ FAULTS = {
         "metal4_queue.mm", "if (feedback.error)", "if (false)", "failure", 'the error\'s code is ""', ("metal4",)
     ),
     "no autorelease pool": Fault(
-        "metal_device.mm", "  Ticket commit(Executable& executable, std::uint32_t index) override {\n"
-        "    const AutoreleasePool pool;\n", "  Ticket commit(Executable& executable, std::uint32_t index) override {\n",
-        "replay", "objects before ten replays", ("metal3",),
+        "metal_device.mm", "std::uint32_t index) override {\n    const AutoreleasePool pool;\n",
+        "std::uint32_t index) override {\n", "replay", "objects before ten replays", ("metal3",),
     ),
     "no cuts": Fault("metal_device.mm", "(seconds + next) * pace > kBudgetSeconds", "false", "split", "were cut into"),
     "a wait without an end": Fault(

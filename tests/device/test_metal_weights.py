@@ -59,7 +59,9 @@ def test_what_is_aligned_for_the_widest_load_is_mapped(tmp_path: Path) -> None:
 
 def test_a_tensor_that_is_longer_than_a_buffer_is_an_error_with_the_numbers(folder: Path) -> None:
     control.configure(max_buffer_length=PAGE_BYTES // 4)
-    with pytest.raises(DeviceError, match=rf"\d+ bytes in one piece; this Mac allows {PAGE_BYTES // 4} bytes") as caught:
+    with pytest.raises(
+        DeviceError, match=rf"\d+ bytes in one piece; this Mac allows {PAGE_BYTES // 4} bytes"
+    ) as caught:
         load(folder, "metal")
     assert caught.value.code == "out_of_memory"
 

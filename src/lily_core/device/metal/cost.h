@@ -10,7 +10,7 @@ namespace lily::metal {
 struct Cost {
   double seconds = 0;
   double seconds_per_key = 0;         // of the attention's context
-  const StepRow* step_row = nullptr;  // says how long the context is, when seconds_per_key is not 0
+  const StepRow* step_row = nullptr;  // says how long the context is; nullptr where it does not matter
 
   double now() const { return step_row ? seconds + seconds_per_key * step_row->position : seconds; }
 };

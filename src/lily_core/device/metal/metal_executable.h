@@ -3,6 +3,7 @@
 
 #import <Metal/Metal.h>
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -43,9 +44,10 @@ class MetalExecutable final : public Executable {
   std::vector<PreparedSegment>& segments() { return segments_; }
 
  private:
-  void add(PreparedSegment& segment, const Dispatch& dispatch, const ModelConstants& model, std::uint64_t args_offset);
+  void add(PreparedSegment& segment, const Dispatch& dispatch, const ModelConstants& model);
 
   std::shared_ptr<Allocation> args_;
+  std::uint64_t args_used_ = 0;
   std::vector<PreparedSegment> segments_;
 };
 

@@ -18,21 +18,14 @@ NSUInteger count_groups(std::uint32_t extent, std::uint32_t elements) {
 }  // namespace
 
 MetalExecutable::MetalExecutable(Program& program, const ModelConstants& model, const AllocateArgs& allocate) {
-  std::uint64_t args_length = 0;
-  for (const Segment& segment : program.segments()) args_length += segment.dispatches.size() * kArgsStep;
-  args_ = allocate(args_length);
-  std::uint64_t args_offset = 0;
+  args_ = allocate(program.num_dispatches() * kArgsStep);
   for (const Segment& segment : program.segments()) {
     PreparedSegment& prepared = segments_.emplace_back();
-    for (const Dispatch& dispatch : segment.dispatches) {
-      add(prepared, dispatch, model, args_offset);
-      args_offset += kArgsStep;
-    }
+    for (const Dispatch& dispatch : segment.dispatches) add(prepared, dispatch, model);
   }
 }
 
-void MetalExecutable::add(PreparedSegment& segment, const Dispatch& dispatch, const ModelConstants& model,
-                          std::uint64_t args_offset) {
+void MetalExecutable::add(PreparedSegment& segment, const Dispatch& dispatch, const ModelConstants& model) {
   const auto& kernel = static_cast<const MetalKernel&>(*dispatch.kernel);
   const Grid& grid = kernel.grid();
   const MTLSize threadgroups = MTLSizeMake(count_groups(dispatch.extent.x, grid.elements[0]),
@@ -57,9 +50,10 @@ void MetalExecutable::add(PreparedSegment& segment, const Dispatch& dispatch, co
     segment.buffers.push_back(buffer.metal());
     segment.offsets.push_back(buffer.offset() + range.offset);
   }
-  std::memcpy(args_->contents() + args_offset, dispatch.args.data(), dispatch.args.size());
+  std::memcpy(args_->contents() + args_used_, dispatch.args.data(), dispatch.args.size());
   segment.buffers.push_back(args_->buffer());
-  segment.offsets.push_back(args_offset);
+  segment.offsets.push_back(args_used_);
+  args_used_ += kArgsStep;
 }
 
 }  // namespace lily::metal
