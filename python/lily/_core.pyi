@@ -26,6 +26,8 @@ def load_weights(
 
 PAGE_TOKENS: int = 256
 
+def default_device() -> str: ...
+
 class Sampling:
     def __init__(
         self,

@@ -149,6 +149,7 @@ class Engine:
         native = _core.ModelConfig(**self._config.core_arguments())
         limit, owner = self._memory_limit, self._owner
         model_context = self._config.max_position_embeddings or 0
+        debug = f"LILY_{(_core.default_device() if device == 'auto' else device).upper()}_DEBUG"
 
         def job(request: Request[Progress, _core.Runtime]) -> Steps[Progress, _core.Runtime]:
             def report(done: int, total: int) -> None:
@@ -165,7 +166,7 @@ class Engine:
                 model_context=model_context,
                 memory_limit=limit,
                 prefix_cache_bytes=prefix_cache_bytes,
-                debug=os.environ.get("LILY_CPU_DEBUG", ""),
+                debug=os.environ.get(debug, ""),
                 progress=report,
             )
             owner.at_exit(runtime.close)

@@ -392,6 +392,7 @@ constexpr char kReadStateSignature[] = "def read_state(self) -> tuple[" LILY_ARR
 
 void bind_runtime(nb::module_& m) {
   m.attr("PAGE_TOKENS") = LILY_PAGE_TOKENS;
+  m.def("default_device", [] { return kDefaultDevice; }, "The device that \"auto\" means on this machine.");
   bind_sampling(m);
 
   nb::class_<ModelConfig>(m, "ModelConfig", "Checked sizes of a model; lily.config makes it.")

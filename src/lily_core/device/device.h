@@ -99,6 +99,13 @@ struct DeviceOptions {
   std::string debug;          // comma-separated switches of the device (docs/design/kernels.md, "Barriers")
 };
 
+// What "auto" means to users: the GPU of a Mac, else the CPU.
+#ifdef __APPLE__
+constexpr const char* kDefaultDevice = "metal";
+#else
+constexpr const char* kDefaultDevice = "cpu";
+#endif
+
 // The precision of `dtype` ("float32", "float16" or "auto": the device's fastest) on a device. DeviceError when this build or
 // machine has no such device, std::invalid_argument when it does not support the dtype.
 Precision precision_of(std::string_view device_name, std::string_view dtype);

@@ -62,7 +62,7 @@ Runtime::Recorded& Runtime::ProgramCache::get(const Key& key, const std::functio
 Runtime::Runtime(const std::string& folder, const ModelConfig& config, const RuntimeOptions& options,
                  const LoadProgress& progress)
     : config_(config), checkpoint_(folder) {
-  const std::string device_name = options.device == "auto" ? "cpu" : options.device;
+  const std::string device_name = options.device == "auto" ? kDefaultDevice : options.device;
   config_.precision = precision_of(device_name, options.dtype);
   // Before loading, by the bytes of the files; then, since some tensors are widened, by what the weights really take.
   plan_ = plan_memory(options, checkpoint_.held_bytes());
