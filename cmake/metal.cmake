@@ -21,9 +21,11 @@ file(GLOB LILY_METAL_SOURCES CONFIGURE_DEPENDS src/lily_core/device/metal/*.mm)
 
 if(APPLE)
   enable_language(OBJCXX)
+  set_target_properties(lily_static PROPERTIES OBJCXX_STANDARD 20 OBJCXX_STANDARD_REQUIRED ON OBJCXX_VISIBILITY_PRESET hidden)
   set_source_files_properties(${LILY_METAL_SOURCES} PROPERTIES COMPILE_OPTIONS "-fobjc-arc;-Wunguarded-availability")
   target_sources(lily_static PRIVATE ${LILY_METAL_SOURCES})
-  target_link_libraries(lily_static PRIVATE "-framework Metal" "-framework Foundation")
+  # Without CoreGraphics a process has no default Metal device.
+  target_link_libraries(lily_static PRIVATE "-framework Metal" "-framework Foundation" "-framework CoreGraphics")
   return()
 endif()
 

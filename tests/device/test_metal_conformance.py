@@ -156,7 +156,7 @@ FAULTS = {
     ),
     "no cuts": Fault("metal_device.mm", "(seconds + next) * pace > kBudgetSeconds", "false", "split", "were cut into"),
     "a wait without an end": Fault(
-        "progress.cpp", "condition(); })) return false;", "condition(); })) continue;", "hang", "HANGS"
+        "progress.cpp", "if (is_hung_) return false;", "", "hang", "HANGS"
     ),
 }  # fmt: skip
 

@@ -26,7 +26,10 @@ void Progress::finished(Ticket ticket, double seconds, std::optional<Failure> fa
     const std::lock_guard lock(mutex_);
     const auto found = std::ranges::find(unfinished_, ticket, &Submission::ticket);
     if (found == unfinished_.end()) return;
+    is_hung_ = false;
     if (failure) {
+      // Too long for macOS, and nothing was measured: cut finer the next time.
+      if (failure->code == "gpu_timeout") pace_ = std::min(4 * pace_, kMaxPace);
       failures_.emplace_back(*found, std::move(*failure));
     } else if (seconds > kMinMeasuredSeconds && found->estimated_seconds > 0) {
       // Slower counts at once, faster half: too many command buffers cost little, one that is too long is killed.
@@ -42,9 +45,10 @@ template <typename Condition>
 bool Progress::wait_until(Condition condition, double patience_seconds) {
   std::unique_lock lock(mutex_);
   while (!condition()) {
+    if (is_hung_) return false;
     const std::size_t before = unfinished_.size();
     const auto patience = std::chrono::duration<double>(patience_seconds);
-    if (!changed_.wait_for(lock, patience, [&] { return unfinished_.size() != before || condition(); })) return false;
+    is_hung_ = !changed_.wait_for(lock, patience, [&] { return unfinished_.size() != before || condition(); });
   }
   return true;
 }
