@@ -39,8 +39,10 @@ Pipeline Archive::make(MTLComputePipelineDescriptor* descriptor, const std::stri
   NSError* error = nil;
   state = [device_ newComputePipelineStateWithDescriptor:descriptor options:MTLPipelineOptionNone reflection:nil error:&error];
   if (!state) throw DeviceError("metal", kernel, "pipeline", "Metal makes no pipeline of " + kernel + ": " + text_of(error));
-  const std::lock_guard lock(missing_mutex_);
-  missing_.push_back(descriptor);
+  if (archive_) {
+    const std::lock_guard lock(missing_mutex_);
+    missing_.push_back(descriptor);
+  }
   return {state};
 }
 
