@@ -1,4 +1,4 @@
-"""lily-nano from the prompt to drawn tokens on the Metal device, against the CPU: both programs, every kernel in its place."""
+"""lily-nano from the prompt to drawn tokens on the Metal device, against the CPU: every kernel of both programs."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -36,8 +36,8 @@ class Progress {
   // `seconds` is the time that the GPU worked; not positive when it is not known.
   void finished(Ticket ticket, double seconds, std::optional<Failure> failure);
 
-  // Waits until everything up to `ticket` is finished. False when nothing at all finishes for `patience_seconds`; then later calls
-  // do not wait either, until something does: a GPU that hangs costs one wait, not one for each buffer that is freed.
+  // Waits until everything up to `ticket` is finished. False when nothing at all finishes for `patience_seconds`; then later
+  // calls do not wait either, until something does: a GPU that hangs costs one wait, not one for each buffer that is freed.
   bool wait(Ticket ticket, double patience_seconds);
   // Waits until at most `count` submissions are unfinished. False as above.
   bool wait_for_room(std::size_t count, double patience_seconds);
