@@ -1,0 +1,43 @@
+"""What tests set and ask of software Metal, inside a _core that was built over it."""
+
+import ctypes
+from functools import cache
+
+from lily import _core
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(_core.__file__)
+    library.softmetal_take_reports.restype = ctypes.c_char_p
+    library.softmetal_live_objects.restype = ctypes.c_char_p
+    library.softmetal_configure.argtypes = [
+        ctypes.c_int, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_long, ctypes.c_int,
+    ]  # fmt: skip
+    return library
+
+
+def is_present() -> bool:
+    """Whether _core has software Metal in it."""
+    return hasattr(ctypes.CDLL(_core.__file__), "softmetal_configure")
+
+
+def configure(
+    *, reverse: bool = False, has_metal4: bool = True, max_buffer_length: int = 1 << 33,
+    working_set_size: int = 1 << 34, fail_after: int = 0, fail_code: int = 0, stalls: bool = False,
+) -> None:  # fmt: skip
+    """Sets everything, what is not given to its default: the fields of Settings in softmetal.h."""
+    _library().softmetal_configure(
+        reverse, has_metal4, max_buffer_length, working_set_size, fail_after, fail_code, stalls
+    )
+
+
+def take_reports() -> list[str]:
+    """What was misused since the last call."""
+    return _library().softmetal_take_reports().decode().splitlines()
+
+
+def live_objects() -> dict[str, int]:
+    """How many Objective-C objects live, by class."""
+    lines = _library().softmetal_live_objects().decode().splitlines()
+    return {name: int(count) for name, count in (line.rsplit(" ", 1) for line in lines)}

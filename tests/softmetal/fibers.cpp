@@ -1,0 +1,447 @@
+#include "fibers.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <stdexcept>
+#include <vector>
+
+#ifndef __x86_64__
+#error "the switch between fibers is written for x86-64"
+#endif
+
+// Saves the callee's registers and the stack pointer in *save and continues where `to` was saved.
+asm(R"(
+.text
+.hidden softmetal_switch
+.globl softmetal_switch
+.type softmetal_switch, @function
+softmetal_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+.size softmetal_switch, .-softmetal_switch
+)");
+extern "C" __attribute__((visibility("hidden"))) void softmetal_switch(void** save, void* to);
+
+namespace softmetal {
+namespace {
+
+constexpr unsigned kLanes = 32;
+constexpr std::size_t kStackBytes = 256 << 10;
+constexpr std::size_t kGuardBytes = 4096;
+constexpr std::size_t kStaggerBytes = 704, kStaggers = 64;  // else the tops of all stacks fall into one set of the cache
+constexpr std::size_t kSwitchSlots = 7;  // registers and the address to return to
+
+enum class State : std::uint8_t { kFresh, kReady, kSimdgroup, kBarrier, kDone };
+
+// Where in the shader something was called.
+struct Place {
+  const char* file = "";
+  int line = 0;
+  bool operator==(const Place&) const = default;
+};
+
+struct Fiber {
+  void* stack_pointer = nullptr;
+  char* stack = nullptr;
+  msl_thread ids;
+  msl_call call;
+  Place place;  // of the last call that synchronised
+  State state = State::kFresh;
+  std::uint8_t parity = 0;
+};
+
+// The lanes of a simdgroup as masks, and the operation that they meet at.
+struct Simdgroup {
+  std::uint32_t all, runnable, parked;
+  Place place;
+  msl_simd_function function;  // nullptr: a simdgroup barrier
+  // Two sets in turn: a lane may reach the next operation before others have read the result of this one.
+  msl_slots slots[2];
+};
+
+class Machine {
+ public:
+  Outcome run(const Launch& launch);
+
+  // Called by kernels, on their fibers.
+  void* simd(const void* in, unsigned size, msl_simd_function function, Place place);
+  void simdgroup_barrier(Place place) { meet(nullptr, place); }
+  void threadgroup_barrier(Place place);
+  [[noreturn]] void fail(const std::string& what, std::uintptr_t address);
+  std::string where() const;
+
+  bool is_running_kernel() const { return current_ != nullptr; }
+  Counts counts;
+
+ private:
+  void prepare(const Launch& launch);
+  void run_group();
+  void release_barrier();
+  void meet(msl_simd_function function, Place place);
+  void park();
+  Fiber* next();
+  void resume(Fiber& fiber, void** save);
+  static void fiber_main();
+  void body();
+  [[noreturn]] void leave();
+  char* take_stack();  // its upper end
+  Simdgroup& group_of(const Fiber& fiber) { return simdgroups_[fiber.ids.simdgroup]; }
+  void divergent(const char* what, const Fiber& a, const Fiber& b);
+
+  const Launch* launch_ = nullptr;
+  msl_group group_{};
+  std::vector<Fiber> fibers_;
+  std::vector<Simdgroup> simdgroups_;
+  std::vector<char*> free_stacks_;
+  std::size_t num_stacks_ = 0;
+  Fiber* current_ = nullptr;
+  void* scheduler_ = nullptr;
+  Outcome outcome_;
+};
+
+std::mutex machine_mutex;
+Machine& machine = *new Machine;  // queue threads may outlive statics
+thread_local bool is_machine_thread = false;
+
+msl_runtime runtime = {
+    nullptr,
+    [](const void* in, unsigned size, msl_simd_function f, const char* file, int line) {
+      return machine.simd(in, size, f, {file, line});
+    },
+    [](const char* file, int line) { machine.simdgroup_barrier({file, line}); },
+    [](const char* file, int line) { machine.threadgroup_barrier({file, line}); },
+    [](const char* what, const char* file, int line) {
+      machine.fail(std::string(what) + " at " + file + ":" + std::to_string(line) + ": " + machine.where(), 0);
+    },
+};
+
+std::string text(const Place& place) { return std::string(place.file) + ":" + std::to_string(place.line); }
+
+std::string text(msl_uint3 v) {
+  return "(" + std::to_string(v.x) + ", " + std::to_string(v.y) + ", " + std::to_string(v.z) + ")";
+}
+
+// ---- Faults of a kernel: the handler lets the fiber continue in `faulted`, which gives up the launch.
+
+struct Crash {
+  int signal;
+  std::uintptr_t address;
+} crash;
+struct sigaction previous_actions[NSIG];
+
+[[noreturn]] void faulted() {
+  const char* what = crash.signal == SIGFPE ? "integer division by zero or overflow" : "access outside a buffer";
+  machine.fail(std::string(what) + ": " + machine.where(), crash.signal == SIGFPE ? 0 : crash.address);
+}
+
+void on_signal(int number, siginfo_t* info, void* context) {
+  if (is_machine_thread && machine.is_running_kernel()) {
+    crash = {number, reinterpret_cast<std::uintptr_t>(info->si_addr)};
+    auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
+    registers[REG_RSP] = ((registers[REG_RSP] - 256) & ~std::int64_t{15}) - 8;
+    registers[REG_RIP] = reinterpret_cast<std::int64_t>(&faulted);
+    return;
+  }
+  const struct sigaction& previous = previous_actions[number];
+  if (previous.sa_flags & SA_SIGINFO) return previous.sa_sigaction(number, info, context);
+  if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) return previous.sa_handler(number);
+  sigaction(number, &previous, nullptr);
+}
+
+void catch_signals() {
+  struct sigaction action {};
+  action.sa_sigaction = on_signal;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+  for (const int number : {SIGSEGV, SIGBUS, SIGFPE}) {
+    struct sigaction now;
+    sigaction(number, nullptr, &now);
+    if (now.sa_sigaction == on_signal) continue;  // another handler may have come in between
+    previous_actions[number] = now;
+    sigaction(number, &action, nullptr);
+  }
+  // A fiber that overruns its stack has none left for the handler.
+  static thread_local char alternate[64 << 10];
+  stack_t stack{};
+  stack.ss_sp = alternate;
+  stack.ss_size = sizeof alternate;
+  sigaltstack(&stack, nullptr);
+}
+
+// ---- Fibers
+
+char* Machine::take_stack() {
+  if (free_stacks_.empty()) {
+    void* memory = mmap(nullptr, kStackBytes + kGuardBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                        -1, 0);
+    if (memory == MAP_FAILED) throw std::runtime_error("no memory for the stack of a fiber");
+    mprotect(memory, kGuardBytes, PROT_NONE);
+    const std::size_t stagger = num_stacks_++ % kStaggers * kStaggerBytes;
+    return static_cast<char*>(memory) + kGuardBytes + kStackBytes - stagger;
+  }
+  char* stack = free_stacks_.back();
+  free_stacks_.pop_back();
+  return stack;
+}
+
+// Continues `fiber`, or starts it on a stack of its own; comes back when somebody continues *save.
+void Machine::resume(Fiber& fiber, void** save) {
+  current_ = &fiber;
+  runtime.call = &fiber.call;
+  if (fiber.state == State::kFresh) {
+    fiber.stack = take_stack();
+    void** top = reinterpret_cast<void**>(fiber.stack) - 1;  // where a call would have put its return address
+    *top = nullptr;
+    top[-1] = reinterpret_cast<void*>(&fiber_main);
+    fiber.stack_pointer = top - kSwitchSlots;
+  }
+  fiber.state = State::kReady;
+  softmetal_switch(save, fiber.stack_pointer);
+}
+
+void Machine::fiber_main() { machine.body(); }
+
+// Threads that never park run one after another on this stack.
+void Machine::body() {
+  for (;;) {
+    launch_->kernel->entry(&current_->call);
+    Fiber& done = *current_;
+    Simdgroup& simdgroup = group_of(done);
+    done.state = State::kDone;
+    simdgroup.runnable &= ~(1u << done.ids.lane);
+    Fiber* follower = next();
+    if (follower && follower->state == State::kFresh) {
+      follower->stack = done.stack;
+      follower->state = State::kReady;
+      current_ = follower;
+      runtime.call = &follower->call;
+      continue;
+    }
+    free_stacks_.push_back(done.stack);
+    if (follower) {
+      resume(*follower, &done.stack_pointer);
+    } else {
+      softmetal_switch(&done.stack_pointer, scheduler_);
+    }
+  }
+}
+
+// The thread of the current simdgroup to run next; nullptr when all wait at a threadgroup barrier, are done, or have failed.
+Fiber* Machine::next() {
+  Simdgroup& simdgroup = group_of(*current_);
+  Fiber* first = &fibers_[current_->ids.simdgroup * kLanes];
+  if (!simdgroup.runnable && simdgroup.parked) {
+    if (simdgroup.parked != simdgroup.all) {
+      Fiber& waiting = first[__builtin_ctz(simdgroup.parked)];
+      Fiber& missing = first[__builtin_ctz(simdgroup.all & ~simdgroup.parked)];
+      divergent(missing.state == State::kDone ? "simdgroup operation after a lane returned"
+                                              : "simdgroup operation while a lane waits at a threadgroup barrier",
+                waiting, missing);
+      return nullptr;
+    }
+    if (simdgroup.function) {
+      ++counts.simdgroup_operations;
+      simdgroup.function(&simdgroup.slots[first->parity], simdgroup.all);
+    }
+    simdgroup.runnable = simdgroup.parked;
+    simdgroup.parked = 0;
+  }
+  if (!simdgroup.runnable) return nullptr;
+  const bool forward = launch_->order == Order::kForward;
+  return first + (forward ? __builtin_ctz(simdgroup.runnable) : 31 - __builtin_clz(simdgroup.runnable));
+}
+
+// Lets others run until this thread is due again.
+void Machine::park() {
+  Fiber& self = *current_;
+  ++counts.parks;
+  Fiber* follower = next();
+  if (follower == &self) {
+    self.state = State::kReady;
+  } else if (follower) {
+    resume(*follower, &self.stack_pointer);
+  } else {
+    softmetal_switch(&self.stack_pointer, scheduler_);
+  }
+}
+
+void Machine::meet(msl_simd_function function, Place place) {
+  Fiber& self = *current_;
+  Simdgroup& simdgroup = group_of(self);
+  self.place = place;
+  self.state = State::kSimdgroup;
+  if (!simdgroup.parked) {
+    simdgroup.place = place;
+    simdgroup.function = function;
+  } else if (simdgroup.place != place || simdgroup.function != function) {
+    divergent("simdgroup operation in divergent control flow",
+              fibers_[self.ids.simdgroup * kLanes + __builtin_ctz(simdgroup.parked)], self);
+    leave();
+  }
+  const std::uint32_t bit = 1u << self.ids.lane;
+  simdgroup.runnable &= ~bit;
+  simdgroup.parked |= bit;
+  park();
+}
+
+void* Machine::simd(const void* in, unsigned size, msl_simd_function function, Place place) {
+  Fiber& self = *current_;
+  self.parity ^= 1;
+  char* slot = group_of(self).slots[self.parity].lane[self.ids.lane];
+  std::memcpy(slot, in, size);
+  meet(function, place);
+  return slot;
+}
+
+void Machine::threadgroup_barrier(Place place) {
+  Fiber& self = *current_;
+  self.place = place;
+  self.state = State::kBarrier;
+  group_of(self).runnable &= ~(1u << self.ids.lane);
+  park();
+}
+
+std::string Machine::where() const {
+  const Fiber& self = *current_;
+  std::string message = "thread " + text(self.ids.position) + " of threadgroup " + text(group_.position);
+  return self.place.line ? message + ", last synchronised at " + text(self.place) : message;
+}
+
+void Machine::divergent(const char* what, const Fiber& a, const Fiber& b) {
+  const auto at = [](const Fiber& f) {
+    return "thread " + std::to_string(f.ids.index) + (f.state == State::kDone ? " has returned" : " at " + text(f.place));
+  };
+  outcome_.fault = std::string(what) + ": " + at(a) + ", " + at(b);
+}
+
+void Machine::fail(const std::string& what, std::uintptr_t address) {
+  outcome_ = {what, address};
+  leave();
+}
+
+void Machine::leave() {
+  void* nowhere;
+  softmetal_switch(&nowhere, scheduler_);
+  std::abort();
+}
+
+void Machine::prepare(const Launch& launch) {
+  const msl_uint3 size = launch.threads;
+  const unsigned count = size.x * size.y * size.z;
+  group_ = {{}, size, launch.groups, (count + kLanes - 1) / kLanes};
+  fibers_.resize(count);
+  simdgroups_.resize(group_.simdgroups);
+  for (unsigned i = 0; i < count; ++i) {
+    Fiber& fiber = fibers_[i];
+    fiber.ids = {{i % size.x, i / size.x % size.y, i / (size.x * size.y)}, i, i % kLanes, i / kLanes};
+    fiber.call = {launch.buffers, &group_, &fiber.ids};
+  }
+  for (unsigned i = 0; i < group_.simdgroups; ++i) {
+    const unsigned lanes = std::min(kLanes, count - i * kLanes);
+    simdgroups_[i].all = lanes == kLanes ? ~0u : (1u << lanes) - 1;
+  }
+}
+
+void Machine::release_barrier() {
+  const Fiber* waiting = nullptr;
+  const Fiber* other = nullptr;
+  for (const Fiber& fiber : fibers_) (fiber.state == State::kBarrier ? waiting : other) = &fiber;
+  if (!waiting) return;  // all are done
+  if (other) {
+    for (const Fiber& fiber : fibers_)
+      if (fiber.state == State::kBarrier) return divergent("threadgroup_barrier not reached by every thread", fiber, *other);
+  }
+  for (Fiber& fiber : fibers_) {
+    if (fiber.place != fibers_[0].place) return divergent("threads wait at different barriers", fibers_[0], fiber);
+    fiber.state = State::kReady;
+  }
+  ++counts.barriers;
+  for (Simdgroup& simdgroup : simdgroups_) simdgroup.runnable = simdgroup.all;
+}
+
+void Machine::run_group() {
+  for (Fiber& fiber : fibers_) {
+    fiber.state = State::kFresh;
+    fiber.parity = 0;
+    fiber.place = {};
+  }
+  for (Simdgroup& simdgroup : simdgroups_) {
+    simdgroup.runnable = simdgroup.all;
+    simdgroup.parked = 0;
+  }
+  const bool forward = launch_->order == Order::kForward;
+  const unsigned count = group_.simdgroups;
+  for (bool open = true; open && outcome_.fault.empty();) {
+    for (unsigned i = 0; i < count && outcome_.fault.empty(); ++i) {
+      const unsigned index = forward ? i : count - 1 - i;
+      Simdgroup& simdgroup = simdgroups_[index];
+      if (!simdgroup.runnable) continue;
+      const unsigned lane = forward ? __builtin_ctz(simdgroup.runnable) : 31 - __builtin_clz(simdgroup.runnable);
+      resume(fibers_[index * kLanes + lane], &scheduler_);
+    }
+    if (!outcome_.fault.empty()) break;
+    release_barrier();
+    open = simdgroups_[0].runnable != 0;
+  }
+}
+
+Outcome Machine::run(const Launch& launch) {
+  launch_ = &launch;
+  outcome_ = {};
+  prepare(launch);
+  const msl_kernel& kernel = *launch.kernel;
+  const unsigned long long groups = 1ull * launch.groups.x * launch.groups.y * launch.groups.z;
+  const std::uint64_t total = fibers_.empty() ? 0 : groups;
+  for (std::uint64_t i = 0; i < total && outcome_.fault.empty(); ++i) {
+    const std::uint64_t at = launch.order == Order::kForward ? i : total - 1 - i;
+    group_.position = {unsigned(at % launch.groups.x), unsigned(at / launch.groups.x % launch.groups.y),
+                       unsigned(at / launch.groups.x / launch.groups.y)};
+    // Threadgroup memory starts undefined: as floats, NaN.
+    if (kernel.static_begin) std::memset(kernel.static_begin, 0xff, std::size_t(kernel.static_end - kernel.static_begin));
+    run_group();
+  }
+  current_ = nullptr;
+  if (!outcome_.fault.empty()) {  // stacks of threads that were left where they stood
+    for (Fiber& fiber : fibers_)
+      if (fiber.state != State::kFresh && fiber.state != State::kDone) free_stacks_.push_back(fiber.stack);
+  }
+  return outcome_;
+}
+
+}  // namespace
+
+Outcome launch(const Launch& launch) {
+  const std::lock_guard lock(machine_mutex);
+  catch_signals();
+  *launch.library->runtime = &runtime;
+  is_machine_thread = true;
+  const Outcome outcome = machine.run(launch);
+  is_machine_thread = false;
+  return outcome;
+}
+
+Counts counts() {
+  const std::lock_guard lock(machine_mutex);
+  return machine.counts;
+}
+
+}  // namespace softmetal
