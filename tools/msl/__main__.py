@@ -1,6 +1,7 @@
 """Reads Metal shaders on Linux.
 
-cpp compiles a library for the CPU, ptx a module for NVIDIA GPUs, tgmem prints the static threadgroup memory of kernels.
+lint says what Metal would refuse, cpp compiles a library for the CPU, ptx a module for NVIDIA GPUs,
+tgmem prints the static threadgroup memory of kernels.
 The host's macros are those of Qwen3.6-35B-A3B with 4-bit weights, unless --plain or -D says otherwise.
 """
 
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from .build import MATH_MODES, Source, compile_library, ptx, threadgroup_bytes
 from .errors import ShaderError
+from .lint import lint
 from .preamble import model_defines
 
 THREADGROUP_LIMIT = 32768  # bytes, on every Apple GPU of interest
@@ -19,7 +21,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tools.msl", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("cpp", "ptx", "tgmem"))
+    parser.add_argument("command", choices=("lint", "cpp", "ptx", "tgmem"))
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("-D", action="append", default=[], metavar="NAME=VALUE", help="a macro", dest="defines")
     parser.add_argument(
@@ -49,7 +51,11 @@ def main() -> int:
     for path in arguments.files:
         source = Source(path.read_text(encoding="utf-8"), arguments.name or path.name, defines, (path.parent,))
         try:
-            if arguments.command == "cpp":
+            if arguments.command == "lint":
+                findings = lint(source)
+                faults += len(findings)
+                print("".join(f"{finding}\n" for finding in findings), end="")
+            elif arguments.command == "cpp":
                 compile_library(source, arguments.out or path.with_suffix(".so"), arguments.math)
             elif arguments.command == "ptx":
                 (arguments.out or path.with_suffix(".ptx")).write_text(ptx(source), encoding="utf-8")

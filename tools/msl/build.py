@@ -89,12 +89,17 @@ def _headers(expanded: str) -> str:
     )
 
 
+def cplusplus_of(expanded: str, done: Translation) -> str:
+    """A translated shader behind the headers that it included."""
+    return f"{_headers(expanded)}{done.text}\n"
+
+
 def cplusplus(source: Source, entries: str) -> tuple[str, list[Kernel]]:
     """C++ of a shader with launch entries for "cpu" or "ptx"."""
     expanded = expand(source)
-    done: Translation = translate(expanded, source.name)
+    done = translate(expanded, source.name)
     tail = (cpu_entries if entries == "cpu" else ptx_entries)(done.kernels)
-    return f"{_headers(expanded)}{done.text}\n{tail}", done.kernels
+    return cplusplus_of(expanded, done) + tail, done.kernels
 
 
 @cache

@@ -15,6 +15,7 @@ from .errors import ShaderError
 from .tokens import Token, tokenize
 
 _CONSTRUCTOR = re.compile(r"(?:bool|float|half|bfloat|int|uint|short|ushort|char|uchar|long|ulong)[234]|bfloat|vec")
+_ID_TYPE = re.compile(r"(?:const )?(?:uint|ushort)([23]?)")
 _ATTRIBUTE = re.compile(r"(\w+)(?:\((\d+)\))?")
 
 # Attributes that give a thread its place: those of three dimensions and those of one.
@@ -54,6 +55,7 @@ class Kernel:
 
     name: str
     parameters: list[Parameter]
+    depth: int = 0  # of braces around it: namespaces
     has_threadgroup_variables: bool = False
 
     def mask(self, kind: str) -> int:
@@ -89,16 +91,16 @@ class _Translator:
             word = self._word(at)
             if word in "{}":
                 depth += 1 if word == "{" else -1
-                if inside and depth == 0:
+                if inside and depth == inside.depth:
                     inside = None
             elif _CONSTRUCTOR.fullmatch(word):
                 self._constructor(at)
             elif word == "kernel" and not inside:
-                at = self._kernel(at)
+                at = self._kernel(at, depth)
                 inside = self._kernels[-1]
                 continue
             elif word == "threadgroup" and self._declares_variable(at):
-                self._threadgroup_variable(at, inside)
+                self._threadgroup_variable(at, inside, depth)
             at += 1
         return Translation("".join(self._out[id(t)] for t in self._all), self._kernels)
 
@@ -132,7 +134,7 @@ class _Translator:
                 break
         return at
 
-    def _kernel(self, at: int) -> int:
+    def _kernel(self, at: int, depth: int) -> int:
         """Reads a kernel's head from the word `kernel` on; returns the place of its body."""
         first = at
         if self._word(at - 1) == "[[":
@@ -148,10 +150,10 @@ class _Translator:
         if self._word(at + 1) != "void" or self._word(at + 3) != "(":
             raise self._fail(at, "expected 'kernel void NAME('")
         name, opening = self._word(at + 2), at + 3
-        closing, depth = opening, 0
+        closing, open_ = opening, 0
         while True:
-            depth += {"(": 1, ")": -1}.get(self._word(closing), 0)
-            if depth == 0:
+            open_ += {"(": 1, ")": -1}.get(self._word(closing), 0)
+            if open_ == 0:
                 break
             closing += 1
             if closing >= len(self._tokens):
@@ -159,7 +161,7 @@ class _Translator:
         if self._word(closing + 1) != "{":
             raise self._fail(at, f"kernel '{name}' has no body")
         parameters = [self._parameter(opening + 1 + begin, part) for begin, part in self._parts(opening + 1, closing)]
-        self._kernels.append(Kernel(name, parameters))
+        self._kernels.append(Kernel(name, parameters, depth))
         return closing + 1
 
     def _parts(self, begin: int, end: int) -> list[tuple[int, Sequence[str]]]:
@@ -191,6 +193,12 @@ class _Translator:
         space = next((w for w in type_words if w in ("device", "constant", "threadgroup")), "")
         if match[1] == "buffer" and (space not in ("device", "constant") or not {"*", "&"} & set(type_words)):
             raise self._fail(at, f"'{name}' must be a pointer or reference to device or constant memory")
+        if match[1] != "buffer":
+            id_type = _ID_TYPE.fullmatch(" ".join(type_words))
+            if not id_type or (id_type[1] and match[1] in INDICES):
+                raise self._fail(
+                    at, f"'{name}' must be a uint or ushort{'' if match[1] in INDICES else ', or a vector of them'}"
+                )
         return Parameter(" ".join(type_words), name, match[1], index)
 
     def _declares_variable(self, at: int) -> bool:
@@ -201,9 +209,11 @@ class _Translator:
             at += 1
         return self._word(at) in (";", "=", "[")
 
-    def _threadgroup_variable(self, at: int, kernel: Kernel | None) -> None:
+    def _threadgroup_variable(self, at: int, kernel: Kernel | None, depth: int) -> None:
         if kernel is None:
             raise self._fail(at, "a threadgroup variable must be declared in a kernel")
+        if depth != kernel.depth + 1:
+            raise self._fail(at, "a threadgroup variable must be declared at the top of its kernel")
         end = at
         while self._word(end) not in (";", ""):
             if self._word(end) == "=":
