@@ -28,8 +28,8 @@ _BANNED_WORDS = {
     "double": "double is not MSL",
 }
 _FLAGS = [
-    "-x", "c++", "-nostdinc", "-isystem", str(INCLUDE), "--target=x86_64-linux-gnu", "-march=x86-64-v3", "-Wno-everything",
-    "-Wdouble-promotion", "-Wvla-extension", "-Wc++20-extensions", "-D__METAL_VERSION__=320",
+    "-x", "c++", "-nostdinc", "-isystem", str(INCLUDE), "--target=x86_64-linux-gnu", "-march=x86-64-v3",
+    "-Wno-everything", "-Wdouble-promotion", "-Wvla-extension", "-Wc++20-extensions", "-D__METAL_VERSION__=320",
     '-DMSL_KERNEL=static inline __attribute__((annotate("kernel")))',
 ]  # fmt: skip
 _UNIT = "shader.cpp"

@@ -22,10 +22,11 @@
 #define MSL_KERNEL static MSL_INLINE
 #endif
 
-// A variable in threadgroup memory: one section a kernel, so that the runtime knows where it lies and how long it is.
+// A variable in threadgroup memory: one section a kernel, so that the runtime knows where it lies and how long it is; used,
+// since the runtime and other threads write what this code may never write.
 #ifndef MSL_THREADGROUP_VARIABLE
 #if MSL_CPU
-#define MSL_THREADGROUP_VARIABLE(kernel) static __attribute__((section("msl_" #kernel), aligned(16))) threadgroup
+#define MSL_THREADGROUP_VARIABLE(kernel) static __attribute__((section("msl_" #kernel), aligned(16), used)) threadgroup
 #else
 #define MSL_THREADGROUP_VARIABLE(kernel) static __attribute__((loader_uninitialized, aligned(16))) threadgroup
 #endif
