@@ -11,7 +11,8 @@ from tools.msl.preamble import model_defines
 ROOT = Path(__file__).parents[2]
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 KERNEL = (
-    "kernel void f(device const bfloat* x [[buffer(0)]], device bfloat* y [[buffer(1)]], device float* z [[buffer(2)]], "
+    "kernel void f(device const bfloat* x [[buffer(0)]], device bfloat* y [[buffer(1)]], "
+    "device float* z [[buffer(2)]], "
     "uint i [[thread_position_in_grid]]) {\n"
 )
 

@@ -1,4 +1,4 @@
-"""What tests set and ask of software Metal, inside a _core that was built over it."""
+"""What tests set and ask of software Metal."""
 
 import ctypes
 from functools import cache
@@ -6,38 +6,44 @@ from functools import cache
 from lily import _core
 
 
-@cache
-def _library() -> ctypes.CDLL:
-    library = ctypes.CDLL(_core.__file__)
-    library.softmetal_take_reports.restype = ctypes.c_char_p
-    library.softmetal_live_objects.restype = ctypes.c_char_p
-    library.softmetal_configure.argtypes = [
-        ctypes.c_int, ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_long, ctypes.c_int,
-    ]  # fmt: skip
-    return library
+class Control:
+    """Software Metal in a loaded library."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        library.softmetal_take_reports.restype = ctypes.c_char_p
+        library.softmetal_live_objects.restype = ctypes.c_char_p
+        library.softmetal_configure.restype = None
+        u64 = ctypes.c_uint64
+        library.softmetal_configure.argtypes = [
+            ctypes.c_int, ctypes.c_int, u64, u64, u64, ctypes.c_long, ctypes.c_int,
+        ]  # fmt: skip
+
+    def configure(
+        self, *, reverse: bool = False, has_metal4: bool = True, max_buffer_length: int = 1 << 33,
+        working_set_size: int = 1 << 34, fail_after: int = 0, fail_code: int = 0, stalls: bool = False,
+    ) -> None:  # fmt: skip
+        """Sets everything, what is not given to its default: the fields of Settings in softmetal.h."""
+        self._library.softmetal_configure(
+            reverse, has_metal4, max_buffer_length, working_set_size, fail_after, fail_code, stalls
+        )
+
+    def take_reports(self) -> list[str]:
+        """What was misused since the last call."""
+        return self._library.softmetal_take_reports().decode().splitlines()
+
+    def live_objects(self) -> dict[str, int]:
+        """How many Objective-C objects live, by class."""
+        lines = self._library.softmetal_live_objects().decode().splitlines()
+        return {name: int(count) for name, count in (line.rsplit(" ", 1) for line in lines)}
 
 
 def is_present() -> bool:
-    """Whether _core has software Metal in it."""
+    """Whether lily was built over software Metal."""
     return hasattr(ctypes.CDLL(_core.__file__), "softmetal_configure")
 
 
-def configure(
-    *, reverse: bool = False, has_metal4: bool = True, max_buffer_length: int = 1 << 33,
-    working_set_size: int = 1 << 34, fail_after: int = 0, fail_code: int = 0, stalls: bool = False,
-) -> None:  # fmt: skip
-    """Sets everything, what is not given to its default: the fields of Settings in softmetal.h."""
-    _library().softmetal_configure(
-        reverse, has_metal4, max_buffer_length, working_set_size, fail_after, fail_code, stalls
-    )
-
-
-def take_reports() -> list[str]:
-    """What was misused since the last call."""
-    return _library().softmetal_take_reports().decode().splitlines()
-
-
-def live_objects() -> dict[str, int]:
-    """How many Objective-C objects live, by class."""
-    lines = _library().softmetal_live_objects().decode().splitlines()
-    return {name: int(count) for name, count in (line.rsplit(" ", 1) for line in lines)}
+@cache
+def of_core() -> Control:
+    """Software Metal in the extension."""
+    return Control(ctypes.CDLL(_core.__file__))
