@@ -110,6 +110,17 @@ def test_integer_division_by_zero():
         run(source, "f", [np.zeros(32, np.float32)])
 
 
+def test_shift_by_all_bits():
+    with pytest.raises(KernelFault, match="shift by more bits than there are at shader:3"):
+        run(kernel("y[i] = float(1u << (i + 1));"), "f", [np.zeros(32, np.float32)])
+
+
+def test_a_vector_that_is_not_aligned():
+    source = kernel("*(device float4*)(y + 1) = float4(0.0f);")
+    with pytest.raises(KernelFault, match="access that is not aligned to its type"):
+        run(source, "f", [np.zeros(32, np.float32)])
+
+
 def test_a_fault_leaves_the_runtime_usable():
     with pytest.raises(KernelFault):
         run(kernel("y[1u << 20] = 0.0f;"), "f", [np.zeros(32, np.float32)])

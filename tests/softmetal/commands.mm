@@ -69,7 +69,9 @@ std::optional<long> take_ordered_failure() {
   }
   next_.bindings[index] = buffer ? buffer.gpuAddress + offset : 0;
 }
-- (void)setBuffers:(const id<MTLBuffer> __unsafe_unretained[])buffers offsets:(const NSUInteger[])offsets withRange:(NSRange)range {
+- (void)setBuffers:(const id<MTLBuffer> __unsafe_unretained[])buffers
+           offsets:(const NSUInteger[])offsets
+         withRange:(NSRange)range {
   for (NSUInteger i = 0; i < range.length; ++i) [self setBuffer:buffers[i] offset:offsets[i] atIndex:range.location + i];
 }
 - (void)setArgumentTable:(id<MTL4ArgumentTable>)table {

@@ -124,7 +124,9 @@ enum class Recording { kNo, kOpen, kEnded };
   sets_.push_back(static_cast<SoftResidencySet*>(set));
 }
 // Several command buffers of one commit form one piece of work.
-- (void)commit:(const id<MTL4CommandBuffer> __unsafe_unretained[])buffers count:(NSUInteger)count options:(MTL4CommitOptions*)options {
+- (void)commit:(const id<MTL4CommandBuffer> __unsafe_unretained[])buffers
+         count:(NSUInteger)count
+       options:(MTL4CommitOptions*)options {
   std::vector<SoftEncoder*> encoders;
   std::vector<std::shared_ptr<std::atomic<int>>> users;
   for (NSUInteger i = 0; i < count; ++i) {

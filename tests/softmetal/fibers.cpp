@@ -144,19 +144,23 @@ std::string text(msl_uint3 v) {
 // ---- Faults of a kernel: the handler lets the fiber continue in `faulted`, which gives up the launch.
 
 struct Crash {
-  int signal;
-  std::uintptr_t address;
+  const char* what;
+  std::uintptr_t address;  // 0: unknown
 } crash;
 struct sigaction previous_actions[NSIG];
 
-[[noreturn]] void faulted() {
-  const char* what = crash.signal == SIGFPE ? "integer division by zero or overflow" : "access outside a buffer";
-  machine.fail(std::string(what) + ": " + machine.where(), crash.signal == SIGFPE ? 0 : crash.address);
+[[noreturn]] void faulted() { machine.fail(std::string(crash.what) + ": " + machine.where(), crash.address); }
+
+Crash crash_of(int number, const siginfo_t& info) {
+  if (number == SIGFPE) return {"integer division by zero or overflow", 0};
+  // What the processor refuses without looking at the page tables: a vector that is not aligned to its size.
+  if (info.si_code == SI_KERNEL) return {"access that is not aligned to its type", 0};
+  return {"access outside a buffer", reinterpret_cast<std::uintptr_t>(info.si_addr)};
 }
 
 void on_signal(int number, siginfo_t* info, void* context) {
   if (is_machine_thread && machine.is_running_kernel()) {
-    crash = {number, reinterpret_cast<std::uintptr_t>(info->si_addr)};
+    crash = crash_of(number, *info);
     auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
     registers[REG_RSP] = ((registers[REG_RSP] - 256) & ~std::int64_t{15}) - 8;
     registers[REG_RIP] = reinterpret_cast<std::int64_t>(&faulted);

@@ -66,12 +66,13 @@ Stream::Result Stream::run(const RecordedDispatch& dispatch, const std::function
     if (!address) return {argument(dispatch, i) + ": no buffer is bound"};
     const auto allocation = find_allocation(address);
     if (!allocation) return {argument(dispatch, i) + ": the buffer was freed", true};
-    if (address >= allocation->end()) return {argument(dispatch, i) + ": bound past the end of '" + allocation->label + "'", true};
+    if (address >= allocation->end())
+      return {argument(dispatch, i) + ": bound past the end of '" + allocation->label + "'", true};
     if (!is_resident(allocation->begin)) return {argument(dispatch, i) + ": '" + allocation->label + "' is not resident", true};
     buffers[i] = reinterpret_cast<void*>(address);
   }
-  const Outcome outcome = launch({&dispatch.pipeline.library->exports(), dispatch.pipeline.kernel, buffers.data(), dispatch.groups,
-                                  dispatch.threads, settings().order});
+  const Outcome outcome = launch({&dispatch.pipeline.library->exports(), dispatch.pipeline.kernel, buffers.data(),
+                                  dispatch.groups, dispatch.threads, settings().order});
   if (outcome.fault.empty()) return {};
   std::string error = dispatch.name() + ": " + outcome.fault;
   if (outcome.address) error += " (" + describe_address(outcome.address) + ")";

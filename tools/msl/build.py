@@ -31,7 +31,7 @@ MATH_MODES = {
     "fast": ["-ffast-math"],
 }
 _CPU = ["--target=x86_64-linux-gnu", "-march=x86-64-v3", "-fPIC", "-O3", "-fvisibility=hidden",
-        "-fsanitize=array-bounds", "-fno-sanitize-recover=all"]  # fmt: skip
+        "-fsanitize=array-bounds,shift-exponent", "-fno-sanitize-recover=all"]  # fmt: skip
 _PTX = ["--target=nvptx64-nvidia-cuda", "-march=sm_90", "-Xclang", "-target-feature", "-Xclang", "+ptx80", "-O3",
         "-mllvm", "-inline-threshold=1000000", "-S"]  # fmt: skip
 _LANGUAGE = ["-x", "c++", "-std=c++20", "-nostdinc", "-D__METAL_VERSION__=400", "-Wno-unknown-attributes",

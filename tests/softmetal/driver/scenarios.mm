@@ -455,7 +455,8 @@ const std::map<std::string, Scenario>& scenarios() {
          options.mathMode = MTLMathModeSafe;
          options.preprocessorMacros = @{@"VALUE" : @5};
          NSString* source = @"#include <metal_stdlib>\nusing namespace metal;\n"
-                             "kernel void twice(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) { y[i] = VALUE; }";
+                             "kernel void twice(device float* y [[buffer(0)]], uint i [[thread_position_in_grid]]) {\n"
+                             "  y[i] = VALUE;\n}\n";
          host.library = [host.device newLibraryWithSource:source options:options error:nil];
          const Binding y = host.buffer(1);
          host.open();

@@ -22,13 +22,17 @@ MSL_INLINE msl_uint3 msl_grid(const msl_group* g) {
   return {g->groups.x * g->size.x, g->groups.y * g->size.y, g->groups.z * g->size.z};
 }
 
-// The compiler calls this where an index leaves an array of known size (-fsanitize=array-bounds).
-struct msl_bounds_place {
+// What the compiler calls where its checks fail (-fsanitize=array-bounds,shift-exponent).
+struct msl_place {
   const char* file;
   unsigned line, column;
 };
-extern "C" void __ubsan_handle_out_of_bounds_abort(msl_bounds_place* place, unsigned long) {
+extern "C" void __ubsan_handle_out_of_bounds_abort(msl_place* place, unsigned long) {
   msl_host->failure("index outside an array", place->file, (int)place->line);
+  __builtin_trap();
+}
+extern "C" void __ubsan_handle_shift_out_of_bounds_abort(msl_place* place, unsigned long, unsigned long) {
+  msl_host->failure("shift by more bits than there are", place->file, (int)place->line);
   __builtin_trap();
 }
 

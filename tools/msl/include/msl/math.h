@@ -83,7 +83,9 @@ MSL_UNARY(uint, clz, x ? (uint)__builtin_clz(x) : 32u)
 MSL_UNARY(uint, ctz, x ? (uint)__builtin_ctz(x) : 32u)
 MSL_UNARY(uint, reverse_bits, __builtin_bitreverse32(x))
 MSL_BINARY(uint, mulhi, (uint)(((ulong)x * y) >> 32))
-MSL_INLINE uint extract_bits(uint x, uint offset, uint bits) { return bits == 0 ? 0u : (x >> offset) & (0xffffffffu >> (32 - bits)); }
+MSL_INLINE uint extract_bits(uint x, uint offset, uint bits) {
+  return bits == 0 ? 0u : (x >> offset) & (0xffffffffu >> (32 - bits));
+}
 MSL_INLINE uint insert_bits(uint base, uint x, uint offset, uint bits) {
   const uint mask = bits == 0 ? 0u : (0xffffffffu >> (32 - bits)) << offset;
   return (base & ~mask) | ((x << offset) & mask);

@@ -40,7 +40,8 @@ template <class T, int M, int N, int Simdgroups> struct cooperative_tensor {
   static constexpr int kWarpRows = Simdgroups < M / 16 ? Simdgroups : M / 16, kWarpColumns = Simdgroups / kWarpRows;
   static constexpr int kTileRows = M / 16 / kWarpRows, kTileColumns = N / 8 / kWarpColumns;
   static constexpr int kCapacity = kTileRows * kTileColumns * 4;
-  static_assert(kTileRows * kWarpRows * 16 == M && kTileColumns * kWarpColumns * 8 == N, "the tile does not split over the simdgroups");
+  static_assert(kTileRows * kWarpRows * 16 == M && kTileColumns * kWarpColumns * 8 == N,
+                "the tile does not split over the simdgroups");
   MSL_INLINE bool is_valid_element(int) const { return true; }
   MSL_INLINE msl_index2 get_multidimensional_index(int i) const {
     const int warp = msl_thread_index() / 32, lane = msl_thread_index() % 32, tile = i / 4;

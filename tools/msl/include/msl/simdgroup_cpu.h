@@ -81,8 +81,12 @@ MSL_REDUCTION(simd_or, msl::bitwise_or<T>) MSL_REDUCTION(simd_and, msl::bitwise_
 MSL_REDUCTION(simd_prefix_exclusive_sum, (msl::prefix_sum<T, false>))
 MSL_REDUCTION(simd_prefix_inclusive_sum, (msl::prefix_sum<T, true>))
 #undef MSL_REDUCTION
-template <class T> MSL_INLINE T simd_shuffle(T value, ushort from, MSL_PLACE) { return msl::take(value, from & 31u, file, line); }
-template <class T> MSL_INLINE T simd_broadcast(T value, ushort from, MSL_PLACE) { return msl::take(value, from & 31u, file, line); }
+template <class T> MSL_INLINE T simd_shuffle(T value, ushort from, MSL_PLACE) {
+  return msl::take(value, from & 31u, file, line);
+}
+template <class T> MSL_INLINE T simd_broadcast(T value, ushort from, MSL_PLACE) {
+  return msl::take(value, from & 31u, file, line);
+}
 template <class T> MSL_INLINE T simd_broadcast_first(T value, MSL_PLACE) { return msl::take(value, 0, file, line); }
 template <class T> MSL_INLINE T simd_shuffle_xor(T value, ushort mask, MSL_PLACE) {
   return msl::take(value, (msl::lane() ^ mask) & 31u, file, line);

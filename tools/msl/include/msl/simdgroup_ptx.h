@@ -31,7 +31,9 @@ MSL_INLINE void simdgroup_barrier(mem_flags) { __nvvm_bar_warp_sync(0xffffffffu)
 template <class T> MSL_INLINE T simd_shuffle(T value, ushort from) { return msl::move<msl::shuffle::index>(value, from); }
 template <class T> MSL_INLINE T simd_broadcast(T value, ushort from) { return msl::move<msl::shuffle::index>(value, from); }
 template <class T> MSL_INLINE T simd_broadcast_first(T value) { return msl::move<msl::shuffle::index>(value, 0); }
-template <class T> MSL_INLINE T simd_shuffle_xor(T value, ushort mask) { return msl::move<msl::shuffle::exclusive_or>(value, mask); }
+template <class T> MSL_INLINE T simd_shuffle_xor(T value, ushort mask) {
+  return msl::move<msl::shuffle::exclusive_or>(value, mask);
+}
 template <class T> MSL_INLINE T simd_shuffle_down(T value, ushort delta) { return msl::move<msl::shuffle::down>(value, delta); }
 template <class T> MSL_INLINE T simd_shuffle_up(T value, ushort delta) { return msl::move<msl::shuffle::up>(value, delta); }
 template <class T> MSL_INLINE T simd_shuffle_rotate_down(T value, ushort delta) {
