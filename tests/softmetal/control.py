@@ -44,6 +44,20 @@ def is_present() -> bool:
 
 
 @cache
-def of_core() -> Control:
-    """Software Metal in the extension."""
+def _of_core() -> Control:
     return Control(ctypes.CDLL(_core.__file__))
+
+
+def configure(**settings: bool | int) -> None:
+    """Control.configure of the software Metal in the extension."""
+    _of_core().configure(**settings)
+
+
+def take_reports() -> list[str]:
+    """Control.take_reports of the software Metal in the extension."""
+    return _of_core().take_reports()
+
+
+def live_objects() -> dict[str, int]:
+    """Control.live_objects of the software Metal in the extension."""
+    return _of_core().live_objects()
