@@ -6,9 +6,7 @@ import pytest
 
 from tools.msl.build import Source
 from tools.msl.lint import lint
-from tools.msl.preamble import model_defines
 
-ROOT = Path(__file__).parents[2]
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 KERNEL = (
     "kernel void f(device const bfloat* x [[buffer(0)]], device bfloat* y [[buffer(1)]], "
@@ -109,9 +107,3 @@ def test_explicit_conversions_and_plain_reads_of_bfloat():
         "bfloat v = x[i]; y[i] = v; y[i] = bfloat(float(v) * 2.0f); const bool b = float(x[i]) > 1.0f; z[i] = float(b);"
     )
     assert findings(f"{HEAD}{KERNEL}{body}\n}}\n") == []
-
-
-@pytest.mark.parametrize("weight", ["q4g64", "q8g64w"])
-@pytest.mark.parametrize("path", sorted((ROOT / "shaders").glob("*.metal")), ids=lambda p: p.stem)
-def test_shaders_of_lily(path, weight):
-    assert [str(f) for f in lint(Source.read(path, model_defines(weight=weight, second=weight)))] == []

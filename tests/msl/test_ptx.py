@@ -5,11 +5,8 @@ from pathlib import Path
 import pytest
 
 from tools.msl.build import Source, ptx, threadgroup_bytes
-from tools.msl.preamble import model_defines
 
-ROOT = Path(__file__).parents[2]
 SHADERS = Path(__file__).parent / "shaders"
-LIMIT = 32768
 
 
 @pytest.mark.parametrize(
@@ -41,11 +38,3 @@ def test_arguments_by_value_and_by_address():
     head = text[text.index(".entry msl_entry_row_sum(") :]
     head = head[: head.index(")")]
     assert (head.count(".param .u64"), head.count(".param .u32")) == (2, 1)
-
-
-@pytest.mark.parametrize("weight", ["q4g64", "q8g64w"])
-@pytest.mark.parametrize("path", sorted((ROOT / "shaders").glob("*.metal")), ids=lambda p: p.stem)
-def test_shaders_of_lily(path, weight):
-    text = ptx(Source.read(path, model_defines(weight=weight, second=weight)))
-    needs = threadgroup_bytes(text)
-    assert needs and all(size <= LIMIT for size in needs.values()), needs
