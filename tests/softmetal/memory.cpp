@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -23,6 +24,38 @@ Allocations& allocations() {
 std::uint64_t rounded(std::uint64_t length, std::uint64_t unit) { return (length + unit - 1) / unit * unit; }
 std::uint64_t page() { return std::uint64_t(sysconf(_SC_PAGESIZE)); }
 
+// New memory is all ones. Large buffers get it page by page as they are touched: they map a file of ones copy-on-write.
+constexpr std::uint64_t kOnesBytes = 16 << 20;
+
+int ones_file() {
+  static const int file = [] {
+    const int made = memfd_create("softmetal-ones", MFD_CLOEXEC);
+    if (made < 0 || ftruncate(made, off_t(kOnesBytes)) != 0) return -1;
+    void* content = mmap(nullptr, kOnesBytes, PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);
+    if (content == MAP_FAILED) return -1;
+    std::memset(content, 0xff, kOnesBytes);
+    munmap(content, kOnesBytes);
+    return made;
+  }();
+  return file;
+}
+
+// `begin` and `length` are whole pages.
+bool fill_with_ones(char* begin, std::uint64_t length) {
+  if (length < kOnesBytes) {
+    if (mprotect(begin, length, PROT_READ | PROT_WRITE) != 0) return false;
+    std::memset(begin, 0xff, length);
+    return true;
+  }
+  if (ones_file() < 0) return false;
+  for (std::uint64_t at = 0; at < length; at += kOnesBytes) {
+    const std::uint64_t part = std::min(kOnesBytes, length - at);
+    if (mmap(begin + at, part, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, ones_file(), 0) == MAP_FAILED)
+      return false;
+  }
+  return true;
+}
+
 std::string name(const Allocation& allocation) {
   return "'" + allocation.label + "' (" + std::to_string(allocation.length) + " bytes)";
 }
@@ -34,13 +67,11 @@ void* allocate_guarded(std::uint64_t length) {
   void* memory = mmap(nullptr, pages + 2 * page(), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   char* first = static_cast<char*>(memory) + page();
-  if (mprotect(first, pages, PROT_READ | PROT_WRITE) != 0) {
+  if (!fill_with_ones(first, pages)) {
     munmap(memory, pages + 2 * page());
     return nullptr;
   }
-  void* begin = first + pages - used;
-  std::memset(begin, 0xff, length);
-  return begin;
+  return first + pages - used;
 }
 
 void free_guarded(void* memory, std::uint64_t length) {

@@ -162,6 +162,7 @@ def test_no_copy_buffers_release_their_memory(scenario, metal4):
 def test_new_memory_is_nan(scenario):
     said, reports = scenario("new memory", False)
     assert said.lstrip("-") == "nan" and reports == NOTHING
+    assert scenario("large memory", False, max_buffer_length=1 << 34) == ("nan nan nan number ", NOTHING)
 
 
 @BOTH

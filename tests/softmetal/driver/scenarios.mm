@@ -334,6 +334,17 @@ const std::map<std::string, Scenario>& scenarios() {
          const Binding y{[host.device newBufferWithLength:kCount * 4 options:kUntracked]};
          return value_of(y);
        }},
+      {"large memory",
+       [](Host& host) {
+         constexpr NSUInteger kFloats = NSUInteger{3} << 30;  // 12 GiB, of which little is touched
+         id<MTLBuffer> made = [host.device newBufferWithLength:kFloats * 4 options:kUntracked];
+         auto* floats = static_cast<float*>(made.contents);
+         floats[kFloats - 1] = 1;
+         std::string out;
+         for (NSUInteger i : {NSUInteger{0}, kFloats / 2, kFloats - 2, kFloats - 1})
+           out += floats[i] != floats[i] ? "nan " : "number ";
+         return out;
+       }},
       {"encoder left open",
        [](Host& host) {
          host.open();
