@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = (ROOT / "src", ROOT / "shaders", ROOT / "tools")
+FOLDERS = (ROOT / "src", ROOT / "shaders", ROOT / "tests", ROOT / "tools")
 SUFFIXES = {".cpp", ".h"}
 LIMIT = 130
 

@@ -65,11 +65,11 @@ def guarded(values: Array) -> Array:
 def run(
     source: str | Path, kernel: str, buffers: Sequence[Array], *, groups: Sequence[int] = (1, 1, 1),
     threads: Sequence[int] = (32, 1, 1), defines: Mapping[str, str] | None = None, reverse: bool = False,
-    flags: Sequence[str] = (),
+    math: str = "safe",
 ) -> list[Array]:  # fmt: skip
     """Copies of the buffers after a dispatch of `groups` threadgroups of `threads` threads. Raises KernelFault."""
     shader = Source.read(source, defines) if isinstance(source, Path) else Source(source, "shader", defines or {})
-    loaded = ctypes.CDLL(str(library(shader, flags=flags)))
+    loaded = ctypes.CDLL(str(library(shader, math)))
     exports = ctypes.c_char.in_dll(loaded, "msl_exports")
     memory = [guarded(np.ascontiguousarray(b)) for b in buffers]
     addresses = (ctypes.c_void_p * len(memory))(*[b.ctypes.data for b in memory])

@@ -159,6 +159,14 @@ def test_mathematics():
         np.testing.assert_allclose(row, reference(x), rtol=2e-6, err_msg=expression)
 
 
+@pytest.mark.parametrize("math", ["safe", "relaxed", "fast"])
+def test_math_modes(math):
+    body = "const float x = y[i]; y[i] = exp(-x) / (1.0f + exp(-x)) + rsqrt(x);"
+    x = np.linspace(0.5, 4, 64).astype(np.float32)
+    y = run(kernel(body), "f", [x], threads=(64, 1, 1), math=math)[0]
+    np.testing.assert_allclose(y, np.exp(-x) / (1 + np.exp(-x)) + 1 / np.sqrt(x), rtol=2e-6)
+
+
 def test_positions_of_threads():
     parameters = (
         "device uint* y [[buffer(0)]], uint3 p [[thread_position_in_grid]], uint3 n [[threads_per_grid]], "

@@ -122,17 +122,17 @@ def _cached(suffix: str, source: Source, flags: Sequence[str]) -> Path:
     return CACHE / f"{digest.hexdigest()[:32]}{suffix}"
 
 
-def library(source: Source, math: str = "safe", flags: Sequence[str] = ()) -> Path:
-    """A shared library for the CPU runtime; compiled once for the same source and flags."""
+def library(source: Source, math: str = "safe") -> Path:
+    """A shared library for the CPU runtime, compiled once for the same source, in one of the MATH_MODES."""
     if platform.machine() != "x86_64":
         raise ShaderError(f"error: shaders run on x86-64 CPUs only, this is {platform.machine()}")
-    path = _cached(".so", source, [math, *flags])
+    path = _cached(".so", source, [math])
     if not path.exists():
-        compile_library(source, path, math, flags)
+        compile_library(source, path, math)
     return path
 
 
-def compile_library(source: Source, path: Path, math: str = "safe", flags: Sequence[str] = ()) -> None:
+def compile_library(source: Source, path: Path, math: str = "safe") -> None:
     """Compiles a shared library for the CPU runtime to `path`."""
     text, kernels = cplusplus(source, "cpu")
     if not kernels:
@@ -140,7 +140,7 @@ def compile_library(source: Source, path: Path, math: str = "safe", flags: Seque
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         unit, linked = Path(folder) / "shader.o", Path(folder) / "shader.so"
-        _run(["clang", *_LANGUAGE, *_CPU, *MATH_MODES[math], *flags, "-isystem", INCLUDE, "-c", "-", "-o", unit], text)
+        _run(["clang", *_LANGUAGE, *_CPU, *MATH_MODES[math], "-isystem", INCLUDE, "-c", "-", "-o", unit], text)
         _run(["ld.lld", "-shared", unit, "-o", linked])
         os.replace(linked, path)
 

@@ -74,5 +74,4 @@ constexpr half operator""h(unsigned long long value) { return (half)value; }
 static const msl_runtime* msl_host;
 // The place of the caller: a trailing parameter of every function that synchronises.
 #define MSL_PLACE const char *file = __builtin_FILE(), int line = __builtin_LINE()
-#define MSL_AT file, line
 #endif
