@@ -7,6 +7,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import GrammarError
+from .free_text import FreeText
 from .params import SamplingParams
 from .tokenizer import Tokenizer
 
@@ -29,6 +31,7 @@ _AFTER_THINKING: Final = r"""start: think "\n\n" @answer
 think[lazy]: THOUGHT
 THOUGHT: /(?s:.*)<\/think>/ & ~/(?s:.*<tool_call>.*)/
 """
+_THINKING_TAGS: Final = ("</think>", "<tool_call>")
 
 # Keywords of JSON schema below which other schemas stand: one, a list, or a dict of them.
 _ONE_SCHEMA: Final = ("items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
@@ -45,20 +48,25 @@ def _library() -> ModuleType:
 
 
 class Grammar:
-    """A checked grammar, as the text that llguidance reads."""
+    """A checked grammar, as the text that llguidance reads.
 
-    def __init__(self, source: str) -> None:
+    free_until: it starts with text that may say anything up to the first of these tags; empty if it does not.
+    """
+
+    def __init__(self, source: str, *, free_until: tuple[str, ...] = ()) -> None:
         """Raises GrammarError if `source` is malformed or uses something that cannot be enforced."""
         error = _library().LLMatcher.validate_grammar(source)
         if error and not error.startswith("WARNING"):
             raise GrammarError(f"the grammar cannot be used: {_one_line(error)}")
         self.source = source
+        self.free_until = free_until
 
     def after_thinking(self) -> Grammar:
         """The same behind a think block that is open already."""
         first, *named = json.loads(self.source)["grammars"]
         wrapper = {"lark_grammar": _AFTER_THINKING}
-        return Grammar(json.dumps({"grammars": [wrapper, {**first, "name": "answer"}, *named]}))
+        grammars = [wrapper, {**first, "name": "answer"}, *named]
+        return Grammar(json.dumps({"grammars": grammars}), free_until=_THINKING_TAGS)
 
 
 def either(*grammars: Grammar) -> Grammar:
@@ -69,8 +77,8 @@ def either(*grammars: Grammar) -> Grammar:
     return Grammar(json.dumps({"grammars": [{"lark_grammar": start}, *named]}))
 
 
-def lark_grammar(text: str) -> Grammar:
-    return Grammar(json.dumps({"grammars": [{"lark_grammar": text}]}))
+def lark_grammar(text: str, *, free_until: tuple[str, ...] = ()) -> Grammar:
+    return Grammar(json.dumps({"grammars": [{"lark_grammar": text}]}), free_until=free_until)
 
 
 def json_grammar(schema: str) -> Grammar:
@@ -106,18 +114,34 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
+@dataclass(slots=True)
+class _Compiled:
+    """A grammar for one tokenizer. masks: in its free text by half-written tag, and whether the text may end there."""
+
+    start: llguidance.LLMatcher
+    masks: dict[str, tuple[NDArray[np.uint32], bool]] = field(default_factory=dict)
+
+
 class GrammarMatcher:
-    """The state of one completion in its grammar.
+    """The state of one completion in its grammar. Used by one thread, the same for all matchers of a compiler.
 
     stop_token_ids: allowed exactly where the grammar may end, whatever text they have.
     end_token_id: the one that the library allows there.
     """
 
     def __init__(
-        self, matcher: llguidance.LLMatcher, stop_token_ids: Collection[int], end_token_id: int, vocab_size: int
+        self,
+        compiled: _Compiled,
+        free_text: FreeText,
+        tokenizer: Tokenizer,
+        stop_token_ids: Collection[int],
+        end_token_id: int,
     ) -> None:
-        self._matcher = matcher
-        self._words = np.zeros((vocab_size + 31) // 32, dtype=np.uint32)
+        self._matcher = compiled.start.deep_copy()
+        self._free_masks = compiled.masks
+        self._free_text = free_text
+        self._id_to_bytes = tokenizer.id_to_bytes
+        self._words = np.zeros((tokenizer.vocab_size + 31) // 32, dtype=np.uint32)
         self._address = self._words.ctypes.data
         self._stops = _bits(stop_token_ids, len(self._words))
         self._others = ~_bits([*stop_token_ids, end_token_id], len(self._words))
@@ -129,15 +153,26 @@ class GrammarMatcher:
 
     def mask(self) -> NDArray[np.uint32]:
         """Bits of the tokens that may come next, uint32 [ceil(vocab_size / 32)]; valid until the next call."""
-        self._matcher.unsafe_compute_mask_ptr(self._address, self._words.nbytes)
-        self._check()
-        np.bitwise_and(self._words, self._others, out=self._words)
-        if self._matcher.is_accepting():
+        half_tag = self._free_text.half_tag
+        known = None if half_tag is None else self._free_masks.get(half_tag)
+        if known is None:
+            # In free text nearly every token is allowed, and the library walks through all of them: milliseconds.
+            self._matcher.unsafe_compute_mask_ptr(self._address, self._words.nbytes)
+            self._check()
+            may_end = self._matcher.is_accepting()
+            if half_tag is not None:
+                self._free_masks[half_tag] = (self._words.copy(), may_end)
+            allowed = self._words
+        else:
+            allowed, may_end = known
+        np.bitwise_and(allowed, self._others, out=self._words)
+        if may_end:
             np.bitwise_or(self._words, self._stops, out=self._words)
         return self._words
 
     def push(self, token_id: int) -> None:
         """Go on by a token that the mask allows."""
+        self._free_text.push(self._id_to_bytes[token_id])
         if not self._matcher.consume_token(token_id):
             self._check()
 
@@ -154,7 +189,7 @@ class GrammarCompiler:
         # The library wants an end token; GrammarMatcher puts the request's own stop ids in its place.
         self._end_token_id = min(tokenizer.special_ids, default=tokenizer.vocab_size - 1)
         self._library_tokenizer: llguidance.LLTokenizer | None = None
-        self._compiled: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
+        self._compiled: OrderedDict[str, _Compiled] = OrderedDict()
         self._lock = threading.Lock()
 
     def matcher(self, grammar: Grammar, stop_token_ids: Collection[int]) -> GrammarMatcher:
@@ -164,10 +199,10 @@ class GrammarCompiler:
             self._compiled[grammar.source] = compiled
             if len(self._compiled) > _MAX_COMPILED:
                 self._compiled.popitem(last=False)
-            state = compiled.deep_copy()
-        return GrammarMatcher(state, stop_token_ids, self._end_token_id, self._tokenizer.vocab_size)
+            free_text = FreeText(grammar.free_until)
+            return GrammarMatcher(compiled, free_text, self._tokenizer, stop_token_ids, self._end_token_id)
 
-    def _compile(self, source: str) -> llguidance.LLMatcher:
+    def _compile(self, source: str) -> _Compiled:
         if self._library_tokenizer is None:
             wrapper = _library().TokenizerWrapper(_TokenTable(self._tokenizer, self._end_token_id))
             self._library_tokenizer = _library().LLTokenizer(wrapper, n_vocab=self._tokenizer.vocab_size)
@@ -177,7 +212,7 @@ class GrammarCompiler:
         )
         if matcher.is_error():
             raise GrammarError(f"the grammar cannot be compiled: {_one_line(matcher.get_error())}")
-        return matcher
+        return _Compiled(matcher)
 
 
 class _TokenTable:

@@ -37,7 +37,7 @@ def calls_grammar(
         rules.insert(0, f"start: TEXT | opened call{more}")
         rules.append(r"opened[lazy]: /(?s:.*)<tool_call>/")
         rules.append(r"TEXT: /(?s:.*)/ & ~/(?s:.*<tool_call>.*)/")
-    return lark_grammar("\n".join(rules))
+    return lark_grammar("\n".join(rules), free_until=() if required else ("<tool_call>",))
 
 
 def _json_call(tool: str, name: str, schema: Mapping[str, object]) -> list[str]:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from lily import GrammarError, SamplingParams
 from lily.grammar import Grammar, GrammarCompiler, GrammarMatcher, json_grammar, lark_grammar, params_grammar
 from lily.tokenizer import Tokenizer
+from lily.tool_grammar import calls_grammar
 
 STOP = 4072  # <|im_end|>
 
@@ -139,6 +140,29 @@ def test_after_thinking_the_block_is_free_and_must_close(compiler: GrammarCompil
     assert tokenizer.added_tokens["<tool_call>"] not in allowed(state)
     feed(state, tokenizer, "</think>\n\n12")
     assert STOP in allowed(state)
+
+
+TAGS = ["</think>", "<tool_call>", "\n\n", "<", "</", "thi", "nk", ">", "a", "é", '{"x": 1}', "<tool_", "call", "<<"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(pieces=st.lists(st.sampled_from(TAGS), max_size=12), thinks=st.booleans(), one_by_one=st.booleans())
+def test_masks_of_free_text_are_those_of_the_library(
+    compiler: GrammarCompiler, tokenizer: Tokenizer, pieces: list[str], thinks: bool, one_by_one: bool
+) -> None:
+    calls = calls_grammar({"f": None}, "xml", at_most_one=False, required=False)
+    grammar = calls.after_thinking() if thinks else calls
+    assert grammar.free_until
+    kept, computed = compiler.matcher(grammar, [STOP]), compiler.matcher(Grammar(grammar.source), [STOP])
+    texts = pieces if one_by_one else ["".join(pieces)]
+    for token_id in [token_id for text in texts for token_id in tokenizer.encode(text, allow_special=one_by_one)]:
+        words = kept.mask()
+        np.testing.assert_array_equal(words, computed.mask())
+        if not words[token_id // 32] >> np.uint32(token_id % 32) & 1:
+            return
+        kept.push(token_id)
+        computed.push(token_id)
+    np.testing.assert_array_equal(kept.mask(), computed.mask())
 
 
 def test_a_compiled_grammar_is_not_shared_between_requests(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
