@@ -22,7 +22,8 @@ class NamedToolChoice(TypedDict):
     function: NamedFunction
 
 
-ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice
+# Any other text is the name of a tool.
+ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice | str
 
 
 class JsonSchemaFormat(TypedDict):
@@ -103,10 +104,11 @@ def _chosen(tools: Sequence[Tool], tool_choice: ToolChoice | None) -> Sequence[T
             raise ToolCallError("tool_choice is 'required', but no tools are given")
         return tools
     function = tool_choice.get("function") if isinstance(tool_choice, Mapping) else None
-    name = function.get("name") if isinstance(function, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else tool_choice
     if not isinstance(name, str):
         raise ToolCallError(
-            "tool_choice must be 'none', 'auto', 'required' or {'type': 'function', 'function': {'name': ...}}, "
+            "tool_choice must be 'none', 'auto', 'required', the name of a tool or "
+            "{'type': 'function', 'function': {'name': ...}}, "
             f"not {tool_choice!r}"
         )
     named = [tool for tool in tools if tool["function"]["name"] == name]

@@ -7,19 +7,25 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
+from .errors import CancelledError
+
 Item_co = TypeVar("Item_co", covariant=True)
+Result_co = TypeVar("Result_co", covariant=True)
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
-class PolledStream(Protocol[Item_co]):
+class PolledStream(Protocol[Item_co, Result_co]):
     """What Stream and ChatStream offer an event loop."""
 
     def poll(self) -> Item_co | None: ...
 
+    def result(self) -> Result_co: ...
+
     def close(self) -> None: ...
 
 
-class AsyncStream(AsyncIterator[Item], Generic[Item]):
+class AsyncStream(AsyncIterator[Item], Generic[Item, Result]):
     """Chunks of one request, one per token. The request starts with the first `anext`, which checks it as well.
 
     Leaving the iteration early needs `aclose`, or `async with`; dropping the stream does it too, once it is collected.
@@ -29,13 +35,13 @@ class AsyncStream(AsyncIterator[Item], Generic[Item]):
     start: makes the stream; it gets the function to call, from any thread, when there is something to poll.
     """
 
-    def __init__(self, start: Callable[[Callable[[], None]], PolledStream[Item]]) -> None:
+    def __init__(self, start: Callable[[Callable[[], None]], PolledStream[Item, Result]]) -> None:
         self._start = start
-        self._stream: PolledStream[Item] | None = None
+        self._stream: PolledStream[Item, Result] | None = None
         self._ready = asyncio.Event()
         self._closed = False
 
-    def __aiter__(self) -> AsyncStream[Item]:
+    def __aiter__(self) -> AsyncStream[Item, Result]:
         return self
 
     async def __anext__(self) -> Item:
@@ -60,6 +66,19 @@ class AsyncStream(AsyncIterator[Item], Generic[Item]):
             self._close()
             raise
 
+    async def result(self) -> Result:
+        """The whole completion or answer; waits for what has not been read. Raises what the request raises,
+        CancelledError if the stream was closed before its end."""
+        async for _ in self:
+            pass
+        if self._stream is None:
+            raise CancelledError("the stream was closed before it started: it has no result")
+        return self._stream.result()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "not started"
+        return f"AsyncStream({state})" if self._stream is None else f"Async{self._stream!r}"
+
     async def aclose(self) -> None:
         """Cancel the request if it still runs. May be called twice."""
         self._close()
@@ -70,7 +89,7 @@ class AsyncStream(AsyncIterator[Item], Generic[Item]):
             self._stream.close()
         self._ready.set()  # a task that waits in `anext` sees the end
 
-    async def __aenter__(self) -> AsyncStream[Item]:
+    async def __aenter__(self) -> AsyncStream[Item, Result]:
         return self
 
     async def __aexit__(

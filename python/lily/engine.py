@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import secrets
@@ -45,7 +44,7 @@ from .reasoning import Reasoning, read_reasoning
 from .scoring import score_labels
 from .session import Session, check_token_ids, context_length_error, decode_sessions, locked
 from .state_file import StateFile
-from .stream import ChatStream, Stream, fold_chat, fold_completion
+from .stream import ChatStream, Stream
 from .thinking import ThinkingBudget, bridge_ids, opens_thinking
 from .tokenizer import Tokenizer
 from .tools import ToolLike, as_tools, parameters_by_name
@@ -56,14 +55,13 @@ Prompt = str | Sequence[int]
 
 
 class ChatOptions(SamplingOverrides, total=False):
-    """The keywords of `chat`, for `achat` and `astream_chat`."""
+    """The keywords of `chat`, for its twins."""
 
     tools: Sequence[ToolLike] | None
     tool_choice: ToolChoice | None
     parallel_tool_calls: bool
     response_format: ResponseFormat | None
     reasoning: Reasoning | None
-    params: SamplingParams | None
 
 
 _log: Final = logging.getLogger("lily")
@@ -205,9 +203,9 @@ class Engine:
         given = (params or SamplingParams()).merged(overrides)
         if _is_single(prompt):
             plan = self._plan(self._prompt_ids(cast(Prompt, prompt)), given)
-            return fold_completion(self._stream(plan), plan.prompt_token_ids.tolist())
+            return self._stream(plan).result()
         plans = [self._plan(self._prompt_ids(one), given) for one in cast(list[Prompt], prompt)]
-        return [fold_completion(self._stream(plan), plan.prompt_token_ids.tolist()) for plan in plans]
+        return [self._stream(plan).result() for plan in plans]
 
     def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Unpack[SamplingOverrides]
@@ -234,16 +232,12 @@ class Engine:
     ) -> Completion | list[Completion]:
         """As generate, for event loops. Cancelling the task cancels the request at its next step."""
         prompts = [cast(Prompt, prompt)] if _is_single(prompt) else cast(list[Prompt], prompt)
-        completions = []
-        for one in prompts:
-            token_ids = await asyncio.to_thread(self._prompt_ids, one)
-            chunks = [chunk async for chunk in self.astream(token_ids, params, **overrides)]
-            completions.append(fold_completion(chunks, list(map(int, token_ids))))
+        completions = [await self.astream(one, params, **overrides).result() for one in prompts]
         return completions[0] if _is_single(prompt) else completions
 
     def astream(
         self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Unpack[SamplingOverrides]
-    ) -> AsyncStream[Chunk]:
+    ) -> AsyncStream[Chunk, Completion]:
         """As stream, for event loops. The request is checked and starts when the first chunk is awaited."""
 
         def start(on_item: Callable[[], None]) -> Stream:
@@ -255,21 +249,22 @@ class Engine:
     def chat(
         self,
         messages: Sequence[Message],
+        params: SamplingParams | None = None,
         *,
         tools: Sequence[ToolLike] | None = None,
         tool_choice: ToolChoice | None = None,
         parallel_tool_calls: bool = True,
         response_format: ResponseFormat | None = None,
         reasoning: Reasoning | None = None,
-        params: SamplingParams | None = None,
         **overrides: Unpack[SamplingOverrides],
     ) -> ChatReply:
         """Answer a conversation of OpenAI-style messages.
 
+        params: SamplingParams, whose fields keywords override.
         tools: OpenAI-style dicts, or Python functions, described by their signatures and docstrings. What the model
         wants to call is in `tool_calls`; the caller runs it and sends the result as a message with the role "tool".
-        tool_choice: "none", "auto" (the default), "required", or {"type": "function", "function": {"name": ...}}; all
-        but "auto" are enforced. parallel_tool_calls: False allows one call at most.
+        tool_choice: "none", "auto" (the default), "required", the name of a tool, or OpenAI's {"type": "function",
+        "function": {"name": ...}}; all but "auto" are enforced. parallel_tool_calls: False allows one call at most.
         response_format: {"type": "text" | "json_object"}, or "json_schema" with {"json_schema": {"schema": ...}}. It
         holds for the answer behind the think block.
         reasoning: False for none, True for as much as the model likes, a number of tokens or "low", "medium", "high"
@@ -277,51 +272,34 @@ class Engine:
         Raises ChatTemplateError for messages that the template refuses, ToolCallError for tools that cannot be
         described or chosen, GrammarError for schemas that cannot be enforced; otherwise as generate.
         """
-        return fold_chat(
-            self.stream_chat(
-                messages,
-                tools=tools,
-                tool_choice=tool_choice,
-                parallel_tool_calls=parallel_tool_calls,
-                response_format=response_format,
-                reasoning=reasoning,
-                params=params,
-                **overrides,
-            )
-        )
-
-    def stream_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[ToolLike] | None = None,
-        tool_choice: ToolChoice | None = None,
-        parallel_tool_calls: bool = True,
-        response_format: ResponseFormat | None = None,
-        reasoning: Reasoning | None = None,
-        params: SamplingParams | None = None,
-        **overrides: Unpack[SamplingOverrides],
-    ) -> ChatStream:
-        """As chat, token by token."""
-        return self._chat_stream(
+        return self.stream_chat(
             messages,
-            None,
+            params,
             tools=tools,
             tool_choice=tool_choice,
             parallel_tool_calls=parallel_tool_calls,
             response_format=response_format,
             reasoning=reasoning,
-            params=params,
             **overrides,
-        )
+        ).result()
 
-    async def achat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> ChatReply:
+    def stream_chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None, **options: Unpack[ChatOptions]
+    ) -> ChatStream:
+        """As chat, with the same options, token by token."""
+        return self._chat_stream(messages, None, params=params, **options)
+
+    async def achat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None, **options: Unpack[ChatOptions]
+    ) -> ChatReply:
         """As chat, with the same options, for event loops. Cancelling the task cancels the request at its next step."""
-        return fold_chat([chunk async for chunk in self.astream_chat(messages, **options)])
+        return await self.astream_chat(messages, params, **options).result()
 
-    def astream_chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> AsyncStream[ChatChunk]:
+    def astream_chat(
+        self, messages: Sequence[Message], params: SamplingParams | None = None, **options: Unpack[ChatOptions]
+    ) -> AsyncStream[ChatChunk, ChatReply]:
         """As stream_chat, for event loops. The request is checked and starts when the first chunk is awaited."""
-        return AsyncStream(lambda on_item: self._chat_stream(messages, on_item, **options))
+        return AsyncStream(lambda on_item: self._chat_stream(messages, on_item, params=params, **options))
 
     def _chat_stream(
         self,
@@ -581,7 +559,8 @@ class Engine:
         def job(request: Request[Chunk | Progress, None]) -> Steps[Chunk | Progress, None]:
             return plan.steps(request, runtime, running, prefix_cache)
 
-        return Stream(self._owner.submit(job, on_item), ProgressReport(self._progress, "prefill", "tok"), self)
+        report = ProgressReport(self._progress, "prefill", "tok")
+        return Stream(self._owner.submit(job, on_item), report, self, plan.prompt_token_ids.tolist())
 
 
 def _closing(runtime: _core.Runtime, disk: DiskCache | None) -> Callable[[], None]:

@@ -19,8 +19,8 @@ class FreeText:
     def half_tag(self) -> str | None:
         """The longest end of the text that a tag starts with.
 
-        The state of the grammar is a function of it alone, as that of a search for the tags is (Aho and Corasick, 1975).
-        None inside a character, where few tokens can follow, and behind the first complete tag.
+        The state of the grammar is a function of it alone, as that of a search for the tags is (Aho and Corasick,
+        1975). None inside a character, where few tokens can follow, and behind the first complete tag.
         """
         return None if self._is_over or self._decoder.getstate()[0] else self._end
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
 
+from .errors import CancelledError
 from .outputs import ChatChunk, ChatReply, Chunk, Completion, ToolCall
 from .owner import Request
 from .parse import ReplyParser
@@ -18,10 +19,18 @@ class Stream(Iterator[Chunk]):
     A thread that waits in `next` while another one closes the stream gets CancelledError with the usage so far.
     """
 
-    def __init__(self, request: Request[Chunk | Progress, None], report: ProgressReport, engine: object) -> None:
+    def __init__(
+        self,
+        request: Request[Chunk | Progress, None],
+        report: ProgressReport,
+        engine: object,
+        prompt_token_ids: Sequence[int],
+    ) -> None:
         self._request = request
         self._report = report
         self._engine = engine  # an engine is not collected while somebody reads from it
+        self._prompt_token_ids = prompt_token_ids
+        self._chunks: list[Chunk] = []
         self._closed = False
 
     def __next__(self) -> Chunk:
@@ -33,6 +42,7 @@ class Stream(Iterator[Chunk]):
         except BaseException:
             self.close()
             raise
+        self._chunks.append(item)
         return item
 
     def poll(self) -> Chunk | None:
@@ -45,7 +55,17 @@ class Stream(Iterator[Chunk]):
         except BaseException:
             self.close()
             raise
+        if item is not None:
+            self._chunks.append(item)
         return item
+
+    def result(self) -> Completion:
+        """The whole completion, as generate gives it; waits for what has not been read. Raises what the request raises,
+        CancelledError if the stream was closed before its end."""
+        for _ in self:
+            pass
+        _check_complete(self._chunks)
+        return fold_completion(self._chunks, self._prompt_token_ids)
 
     def close(self) -> None:
         """Cancel the request if it still runs. May be called twice, and from any thread."""
@@ -65,7 +85,7 @@ class Stream(Iterator[Chunk]):
         self._request.cancel()
 
     def __repr__(self) -> str:
-        return f"Stream({'ended' if self._closed else 'running'})"
+        return f"Stream({_state(self._chunks, self._closed)})"
 
 
 class ChatStream(Iterator[ChatChunk]):
@@ -75,6 +95,7 @@ class ChatStream(Iterator[ChatChunk]):
         self._chunks = chunks
         self._parser = parser
         self._reasoning_tokens = 0
+        self._read_chunks: list[ChatChunk] = []
 
     def __next__(self) -> ChatChunk:
         return self._read(next(self._chunks))
@@ -91,7 +112,7 @@ class ChatStream(Iterator[ChatChunk]):
         if chunk.finish_reason is not None:
             pieces.append(self._parser.flush())
         wants_calls = chunk.finish_reason == "stop" and self._parser.num_calls > 0
-        return ChatChunk(
+        read = ChatChunk(
             content="".join(piece.content for piece in pieces),
             reasoning="".join(piece.reasoning for piece in pieces),
             tool_calls=tuple(delta for piece in pieces for delta in piece.tool_calls),
@@ -102,6 +123,15 @@ class ChatStream(Iterator[ChatChunk]):
             usage=chunk.usage and replace(chunk.usage, reasoning_tokens=self._reasoning_tokens),
             timing=chunk.timing,
         )
+        self._read_chunks.append(read)
+        return read
+
+    def result(self) -> ChatReply:
+        """The whole answer, as chat gives it; otherwise as `Stream.result`."""
+        for _ in self:
+            pass
+        _check_complete(self._read_chunks)
+        return fold_chat(self._read_chunks)
 
     def close(self) -> None:
         """Cancel the request if it still runs."""
@@ -117,6 +147,17 @@ class ChatStream(Iterator[ChatChunk]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _check_complete(chunks: Sequence[Chunk | ChatChunk]) -> None:
+    if not chunks or chunks[-1].finish_reason is None:
+        raise CancelledError("the stream was closed, or failed, before its end: it has no result")
+
+
+def _state(chunks: Sequence[Chunk], closed: bool) -> str:
+    if chunks and (finish_reason := chunks[-1].finish_reason) is not None:
+        return f"{len(chunks)} tokens, finish_reason {finish_reason!r}"
+    return f"{len(chunks)} tokens so far, {'closed' if closed else 'running'}"
 
 
 def fold_completion(chunks: Iterable[Chunk], prompt_token_ids: Sequence[int]) -> Completion:

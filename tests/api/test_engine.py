@@ -35,6 +35,16 @@ def test_a_known_answer(engine: Engine) -> None:
     assert "tok/s" in reply._repr_markdown_() and WHO in reply._repr_markdown_()
 
 
+def test_params_may_stand_second_as_in_generate(engine: Engine) -> None:
+    params = SamplingParams(temperature=0, max_tokens=4)
+    cut = engine.chat(HELLO, params, reasoning=False)
+    assert cut.usage.completion_tokens == 4 and WHO.startswith(cut.content)
+    assert engine.stream_chat(HELLO, params, reasoning=False).result().content == cut.content
+    assert engine.chat(HELLO, params, reasoning=False, max_tokens=2).usage.completion_tokens == 2
+    with pytest.raises(TypeError):
+        engine.chat(HELLO, params, [])  # type: ignore[call-overload, misc, call-arg]
+
+
 def test_reasoning_and_content_are_apart(engine: Engine) -> None:
     question = [{"role": "user", "content": "Sort these words: tiger, apple, moon, wheel"}]
     reply = engine.chat(question, reasoning=True, temperature=0)
@@ -294,12 +304,12 @@ def test_repr_says_what_fits(engine: Engine) -> None:
 
 def test_repr_of_a_stream_says_whether_it_runs(engine: Engine) -> None:
     stream = engine.stream("Once", ignore_eos=True)
-    assert repr(stream) == "Stream(running)"
+    assert repr(stream) == "Stream(0 tokens so far, running)"
     stream.close()
-    assert repr(stream) == "Stream(ended)"
+    assert repr(stream) == "Stream(0 tokens so far, closed)"
     chat = engine.stream_chat([{"role": "user", "content": "Who are you?"}], max_tokens=2)
-    assert repr(chat) == "ChatStream(running)"
-    assert len(list(chat)) == 2 and repr(chat) == "ChatStream(ended)"
+    assert repr(chat) == "ChatStream(0 tokens so far, running)"
+    assert len(list(chat)) == 2 and repr(chat) == "ChatStream(2 tokens, finish_reason 'length')"
 
 
 def test_loading_says_what_fits(caplog: pytest.LogCaptureFixture) -> None:

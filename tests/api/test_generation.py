@@ -42,7 +42,7 @@ def plan(params: SamplingParams, *, max_tokens: int = 20, prompt: int = 3) -> Ge
 
 def start(owner: Owner, runtime: ScriptedRuntime, generation: Generation) -> Stream:
     request = owner.submit(lambda request: generation.steps(request, runtime.native(), [], None))
-    return Stream(request, ProgressReport(False, "", ""), None)
+    return Stream(request, ProgressReport(False, "", ""), None, [])
 
 
 def run(owner: Owner, script: list[int], params: SamplingParams, *, max_tokens: int = 20) -> list[Chunk]:
@@ -101,7 +101,7 @@ def test_prefill_goes_in_chunks_and_reports(owner: Owner) -> None:
     seen: list[tuple[int, int]] = []
     generation = plan(SamplingParams(), prompt=10)
     request = owner.submit(lambda request: generation.steps(request, runtime.native(), [], None))
-    chunks = list(Stream(request, ProgressReport(lambda done, total: seen.append((done, total)), "", ""), None))
+    chunks = list(Stream(request, ProgressReport(lambda done, total: seen.append((done, total)), "", ""), None, []))
     assert runtime.chunks == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert seen == [(4, 10), (8, 10), (10, 10)] and len(chunks) == 2
 

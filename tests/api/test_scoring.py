@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from lily import ContextLengthError, Engine
 from lily.scoring import log_softmax
+from tests.oracles import sample
+from tests.oracles.forward import forward
 
 TEXT = "The archive keeps the weekly list."
 
@@ -41,6 +45,24 @@ def test_prompt_logprobs_equal_the_sessions(engine: Engine) -> None:
     chunks = list(engine.stream(TEXT, temperature=0, max_tokens=2, prompt_logprobs=0))
     assert chunks[0].prompt_logprobs is None
     assert [entry and entry.top_logprobs for entry in chunks[-1].prompt_logprobs or ()] == [None] + [()] * len(rest)
+
+
+def test_logprobs_are_log_softmax_of_the_reference(nano_folder: Path) -> None:
+    """Within 1e-4 of the float64 reference, of the prompt and of the answer, chosen and alternative tokens."""
+    with Engine("lily-nano", max_context=128, dtype="float32", prefix_cache_bytes=0, progress=False) as engine:
+        result = engine.generate(
+            TEXT, temperature=0.8, seed=4, max_tokens=8, ignore_eos=True, logprobs=3, prompt_logprobs=3
+        )
+    token_ids = [*result.prompt_token_ids, *result.token_ids]
+    reference = [sample.log_softmax(row) for row in forward(nano_folder, token_ids)]
+    entries = [*(result.prompt_logprobs or ())[1:], *(result.logprobs or ())]
+    assert len(entries) == len(token_ids) - 1
+    for token_id, entry, row in zip(token_ids[1:], entries, reference, strict=False):
+        assert entry is not None and entry.token_id == token_id and len(entry.top_logprobs) == 3
+        for one in (entry, *entry.top_logprobs):
+            assert abs(one.logprob - row[one.token_id]) < 1e-4
+        best = [row[one.token_id] for one in entry.top_logprobs]
+        np.testing.assert_allclose(best, np.sort(row)[:-4:-1], atol=1e-4)
 
 
 def test_prompt_logprobs_of_one_token_and_with_a_grammar(engine: Engine) -> None:

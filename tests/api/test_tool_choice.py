@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import jsonschema
@@ -156,7 +156,7 @@ def test_a_bad_schema_of_a_tool_names_its_path() -> None:
 
 
 @pytest.mark.parametrize("reasoning", [False, True])
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "now"}}])
+@pytest.mark.parametrize("choice", ["required", "now", {"type": "function", "function": {"name": "now"}}])
 def test_a_call_is_made_where_it_is_required(engine: Engine, choice: object, reasoning: bool) -> None:
     tools = TOOLS[1:] if choice == "required" else TOOLS
     options = {"tools": tools, "tool_choice": choice, "reasoning": reasoning, "max_tokens": 250}
@@ -186,6 +186,37 @@ def test_sampled_calls_have_valid_arguments(engine: Engine) -> None:
             jsonschema.validate(reply.tool_calls[0].arguments, parameters)
         else:
             assert reply.finish_reason == "length"  # an endless number
+
+
+@pytest.fixture(scope="module")
+def wide_engine() -> Iterator[Engine]:
+    with Engine("lily-nano", progress=False) as engine:
+        yield engine
+
+
+def test_enforced_calls_are_as_right_as_free_ones(wide_engine: Engine, nano_folder: Path) -> None:
+    """lily-nano's held-out calls: each follows its schema, and no fewer are right than in free greedy text."""
+    items = [json.loads(line) for line in (nano_folder / "eval.jsonl").read_text().splitlines()]
+    items = [item for item in items if item["check"] == "call"]
+    right = {"auto": 0, "strict": 0, "required": 0}
+    for item in items:
+        schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in item["tools"]}
+        strict = [{**tool, "function": {**tool["function"], "strict": True}} for tool in item["tools"]]
+        for way in right:
+            reply = wide_engine.chat(
+                item["messages"],
+                tools=strict if way == "strict" else item["tools"],
+                tool_choice="required" if way == "required" else "auto",
+                reasoning=item["enable_thinking"],
+                temperature=0,
+                max_tokens=200,
+            )
+            for made in reply.tool_calls if way != "auto" else ():
+                jsonschema.validate(made.arguments, schemas[made.name])
+            calls = [{"name": made.name, "arguments": made.arguments} for made in reply.tool_calls]
+            right[way] += calls == [item["expected_call"]]
+    assert len(items) == 10 and right["auto"] >= 9
+    assert right["strict"] >= right["auto"] and right["required"] >= right["auto"]
 
 
 def test_none_makes_no_call_although_the_tools_are_shown(engine: Engine, nano_folder: Path) -> None:
@@ -226,7 +257,12 @@ def test_response_formats(engine: Engine) -> None:
     ("options", "error", "match"),
     [
         ({"tool_choice": "required"}, ToolCallError, "no tools are given"),
-        ({"tools": TOOLS, "tool_choice": "any"}, ToolCallError, "'required' or"),
+        (
+            {"tools": TOOLS, "tool_choice": "any"},
+            ToolCallError,
+            "names 'any', but the tools are: 'write', 'now', 'say'",
+        ),
+        ({"tools": TOOLS, "tool_choice": 5}, ToolCallError, "the name of a tool or"),
         (
             {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "x"}}},
             ToolCallError,

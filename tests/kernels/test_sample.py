@@ -97,6 +97,33 @@ def test_the_draw_is_philox_keyed_by_seed_and_position(run: Run, seed, position,
     assert got.tokens[0] == word >> 20
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"temperature": 0.6}, {"temperature": 1.7, "top_k": 12}, {"top_p": 0.8}, {"temperature": 0.9, "min_p": 0.05}],
+    ids=str,
+)
+def test_draws_have_the_distribution(run: Run, options):
+    """Pearson's chi-square of 4,000 draws, at seeds and positions that are fixed: below its mean + 5 deviations."""
+    num_rows, num_runs = 100, 40
+    logits = distribution(30, 3, sharpness=0.8)
+    order, p = oracle.survivors(oracle.adjust(logits[0], Sampling(**options)), Sampling(**options))
+    expected = np.zeros(30)
+    expected[order] = p / p.sum() * num_rows * num_runs
+    counts = np.zeros(30)
+    for number in range(num_runs):
+        rows = [Sampling(seed=1000 * number + row, **options) for row in range(num_rows)]
+        got = Sampled(run, np.repeat(logits, num_rows, axis=0), rows, positions=np.arange(num_rows) + number)
+        np.add.at(counts, got.tokens, 1)
+    assert (counts[expected == 0] == 0).all()
+    common = expected >= 5  # the test's approximation needs that
+    seen = np.append(counts[common], counts[~common].sum())
+    wanted = np.append(expected[common], expected[~common].sum())
+    seen, wanted = seen[wanted > 0], wanted[wanted > 0]
+    freedom = len(wanted) - 1
+    assert freedom >= 3
+    assert ((seen - wanted) ** 2 / wanted).sum() < freedom + 5 * np.sqrt(2 * freedom)
+
+
 @pytest.mark.parametrize("vocab", [1, 3, 1023, 1024, 1025, 5000])
 def test_greedy_takes_the_lowest_id_among_equals(run: Run, vocab):
     logits = distribution(vocab, vocab, ties=True)
