@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
-from time import perf_counter
 from types import TracebackType
 from typing import Final, Literal, Unpack, cast, get_args, overload
 
@@ -20,24 +17,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
-from .answer import AnswerRules, ResponseFormat, ToolChoice, answer_rules
+from .answer import ResponseFormat, ToolChoice
 from .async_stream import AsyncStream
-from .calls import OPEN
 from .chat_template import RenderedPrompt, load_chat_template
 from .config import ModelConfig, load_config
 from .disk_cache import DiskCache
-from .errors import CancelledError, ChatTemplateError
+from .errors import CancelledError
 from .fingerprint import fingerprints, identity
 from .generation import Generation
-from .grammar import Grammar, GrammarCompiler, params_grammar
-from .guide import Guide
 from .hub import find_model
 from .memory import default_limit, format_bytes, parse_bytes
-from .messages import Message, Tool
+from .messages import Message
 from .outputs import ChatChunk, ChatReply, Chunk, Completion
 from .owner import Owner, Request, Steps
-from .params import MAX_SEED, SamplingOverrides, SamplingParams, resolve
-from .parse import ReplyParser
+from .params import SamplingOverrides, SamplingParams
+from .planner import ChatOptions, Planner, Prompt, tokenize
 from .prefix_cache import PrefixCache
 from .progress import Progress, ProgressOption, ProgressReport, wants_progress
 from .reasoning import Reasoning, read_reasoning
@@ -45,23 +39,11 @@ from .scoring import score_labels
 from .session import Session, check_token_ids, context_length_error, decode_sessions, locked
 from .state_file import StateFile
 from .stream import ChatStream, Stream
-from .thinking import ThinkingBudget, bridge_ids, opens_thinking
 from .tokenizer import Tokenizer
-from .tools import ToolLike, as_tools, parameters_by_name
+from .tools import ToolLike, as_tools
 
 DeviceName = Literal["auto", "metal", "cuda", "cpu"]
 DtypeName = Literal["auto", "float32", "float16", "bfloat16"]
-Prompt = str | Sequence[int]
-
-
-class ChatOptions(SamplingOverrides, total=False):
-    """The keywords of `chat`, for its twins."""
-
-    tools: Sequence[ToolLike] | None
-    tool_choice: ToolChoice | None
-    parallel_tool_calls: bool
-    response_format: ResponseFormat | None
-    reasoning: Reasoning | None
 
 
 _log: Final = logging.getLogger("lily")
@@ -112,9 +94,7 @@ class Engine:
         _check_max_context(max_context, self._config.max_position_embeddings)
         self._memory_limit = default_limit() if memory_limit is None else parse_bytes(memory_limit)
         self._tokenizer = Tokenizer(folder, self._config.vocab_size)
-        self._text_table = self._tokenizer.text_table()
         files = identity(folder)
-        self._grammars = GrammarCompiler(self._tokenizer)
         self._chat_template = load_chat_template(folder, self._tokenizer, chat_template)
         self._running: list[_core.Timeline] = []  # of generations; used by the owner thread only
         self._owner = Owner(f"lily-engine-{next(_numbers)}")
@@ -136,6 +116,7 @@ class Engine:
             self._owner.close()
             raise
         self._max_context = self._runtime.max_context
+        self._planner = Planner(self._model, self._config, self._tokenizer, self._chat_template, self._max_context)
         report = f"{self._model} on {self._runtime.device}: {self._max_context:,} tokens of context fit"
         _log.info(report)
         if not callable(progress) and wants_progress(progress):
@@ -306,38 +287,10 @@ class Engine:
         messages: Sequence[Message],
         on_item: Callable[[], None] | None,
         *,
-        tools: Sequence[ToolLike] | None = None,
-        tool_choice: ToolChoice | None = None,
-        parallel_tool_calls: bool = True,
-        response_format: ResponseFormat | None = None,
-        reasoning: Reasoning | None = None,
         params: SamplingParams | None = None,
-        **overrides: Unpack[SamplingOverrides],
+        **options: Unpack[ChatOptions],
     ) -> ChatStream:
-        given = (params or SamplingParams()).merged(overrides)
-        if given.prompt_logprobs is not None:
-            raise ValueError("prompt_logprobs is of generate and stream; pass the result of render to one of them")
-        enable_thinking, budget = read_reasoning(reasoning)
-        if budget is not None:
-            if given.thinking_token_budget not in (None, budget):
-                raise ValueError(
-                    f"reasoning={reasoning!r} is a budget of {budget} tokens, but thinking_token_budget is "
-                    f"{given.thinking_token_budget}; give one of them"
-                )
-            given = replace(given, thinking_token_budget=budget)
-        described = as_tools(tools)
-        rendered = self._render(messages, described, enable_thinking)
-        rules = answer_rules(
-            given,
-            tools=described,
-            tool_choice=tool_choice,
-            parallel_tool_calls=parallel_tool_calls,
-            response_format=response_format,
-            template_source=self._chat_template.source if self._chat_template else "",
-        )
-        plan = self._plan(rendered.token_ids(self._tokenizer), given, rules)
-        tools_by_name = parameters_by_name(described) if rules.allows_calls else None
-        parser = ReplyParser(inside=rendered.opens_reasoning, tools=tools_by_name)
+        plan, parser = self._planner.chat(messages, params, **options)
         return ChatStream(self._stream(plan, on_item), parser)
 
     def score(self, prompt: Prompt, labels: Sequence[Prompt]) -> list[float]:
@@ -450,9 +403,7 @@ class Engine:
 
     def tokenize(self, text: str, *, allow_special: bool = False) -> list[int]:
         """Token ids of text. Control tokens written in it stay text, unless allow_special or made by `render`."""
-        if isinstance(text, RenderedPrompt):
-            return text.token_ids(self._tokenizer)
-        return self._tokenizer.encode(text, allow_special=allow_special)
+        return tokenize(self._tokenizer, text, allow_special=allow_special)
 
     def detokenize(self, token_ids: Iterable[int]) -> str:
         """Text of token ids, control tokens included."""
@@ -466,7 +417,7 @@ class Engine:
         reasoning: Reasoning | None = None,
     ) -> RenderedPrompt:
         """The prompt that `chat` gives to the model, as text that remembers which control tokens the template wrote."""
-        return self._render(messages, as_tools(tools), read_reasoning(reasoning)[0])
+        return self._planner.render(messages, as_tools(tools), read_reasoning(reasoning)[0])
 
     def close(self) -> None:
         """Stop after the running step and free the model. Callers that wait get EngineClosedError. Twice is fine."""
@@ -491,66 +442,10 @@ class Engine:
         )
 
     def _prompt_ids(self, prompt: Prompt) -> Sequence[int]:
-        if not isinstance(prompt, str):
-            return prompt
-        if not isinstance(prompt, RenderedPrompt) and (control := self._tokenizer.find_special(prompt)):
-            _log.warning(
-                "the prompt holds %r as text, which the model does not read as a control token; "
-                "pass the result of render as it is, or tokenize(prompt, allow_special=True)",
-                control,
-            )
-        return self.tokenize(prompt)
+        return self._planner.prompt_ids(prompt)
 
-    def _render(
-        self, messages: Sequence[Message], tools: Sequence[Tool] | None, enable_thinking: bool | None
-    ) -> RenderedPrompt:
-        if self._chat_template is None:
-            raise ChatTemplateError(f"{self._model} has no chat template: pass chat_template to Engine, or generate")
-        return self._chat_template.render(messages, tools=tools, enable_thinking=enable_thinking)
-
-    def _plan(self, token_ids: Sequence[int], params: SamplingParams, rules: AnswerRules | None = None) -> Generation:
-        """Check everything about a request before any work. Raises ContextLengthError, ValueError."""
-        prompt = check_token_ids(token_ids, self._config.vocab_size)
-        if not len(prompt):
-            raise ValueError("the prompt has no tokens")
-        room = self._max_context - len(prompt)
-        max_tokens = max(room, 1) if params.max_tokens is None else params.max_tokens
-        if max_tokens > room:
-            raise context_length_error(len(prompt), max_tokens, self._max_context)
-        check_token_ids([*params.stop_token_ids, *(params.logit_bias or ())], self._config.vocab_size)
-        rules = rules or AnswerRules(grammar=params_grammar(params))
-        own = () if params.ignore_eos else self._config.stop_token_ids
-        stop_token_ids = frozenset(own) | frozenset(params.stop_token_ids)
-        return Generation(
-            prompt_token_ids=prompt,
-            sampling=resolve(params, self._config.sampling_defaults),
-            max_tokens=max_tokens,
-            seed=secrets.randbelow(MAX_SEED + 1) if params.seed is None else params.seed,
-            stop_token_ids=stop_token_ids,
-            id_to_bytes=self._text_table,
-            token_bytes=self._tokenizer.id_to_bytes,
-            submitted=perf_counter(),
-            guide=self._guide(prompt.tolist(), params, rules.grammar, stop_token_ids),
-            forbidden_token_ids=self._forbidden(rules),
-        )
-
-    def _forbidden(self, rules: AnswerRules) -> frozenset[int]:
-        call = self._tokenizer.added_tokens.get(OPEN) if rules.forbids_calls else None
-        return frozenset() if call is None else frozenset({call})
-
-    def _guide(
-        self, prompt: Sequence[int], params: SamplingParams, grammar: Grammar | None, stop_token_ids: frozenset[int]
-    ) -> Guide | None:
-        if grammar is None and params.thinking_token_budget is None:
-            return None
-        inside = opens_thinking(prompt, self._tokenizer)
-        matcher = budget = None
-        if grammar is not None:
-            matcher = self._grammars.matcher(grammar.after_thinking() if inside else grammar, stop_token_ids)
-        if params.thinking_token_budget is not None:
-            bridge = bridge_ids(self._tokenizer)
-            budget = ThinkingBudget(params.thinking_token_budget, bridge, self._text_table, inside=inside)
-        return Guide(self._config.vocab_size, grammar=matcher, budget=budget)
+    def _plan(self, token_ids: Sequence[int], params: SamplingParams) -> Generation:
+        return self._planner.plan(token_ids, params)
 
     def _stream(self, plan: Generation, on_item: Callable[[], None] | None = None) -> Stream:
         runtime, running = self._runtime, self._running
