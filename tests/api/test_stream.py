@@ -10,6 +10,7 @@ from lily import CancelledError, Engine, SamplingParams
 
 PARAMS = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=1)
 QUESTION = [{"role": "user", "content": "Sort these words: tiger, apple, moon, wheel"}]
+LENGTHS = (1, 2, 17, 300, 64, 5, 129, 33)
 
 
 @pytest.mark.parametrize("num_read", [0, 5, 12])
@@ -54,6 +55,23 @@ def test_results_for_event_loops(engine: Engine) -> None:
             await closed.result()
 
     asyncio.run(main())
+
+
+def test_a_prompt_beside_seven_others_gives_what_it_gives_alone(engine: Engine) -> None:
+    """Prompts of 1 to 300 tokens, all decoded in turns; nothing of one shows in another."""
+    prompts = [[7 + 3 * n + (11 * n + 5) * i % 3500 for i in range(size)] for n, size in enumerate(LENGTHS)]
+    engine.prefix_cache.clear()
+    alone = [engine.generate(prompt, PARAMS) for prompt in prompts]
+    engine.prefix_cache.clear()
+    streams = [engine.stream(prompt, PARAMS) for prompt in prompts]
+    for _ in range(12):
+        for stream in streams:
+            next(stream)
+    for stream, whole in zip(streams, alone, strict=True):
+        together = stream.result()
+        assert (together.text, together.token_ids) == (whole.text, whole.token_ids)
+        for one, other in zip(together.logprobs or (), whole.logprobs or (), strict=True):
+            assert abs(one.logprob - other.logprob) < 1e-4
 
 
 def test_a_stream_closed_early_has_no_result(engine: Engine) -> None:
