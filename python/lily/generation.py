@@ -18,7 +18,7 @@ from .outputs import Chunk, FinishReason, Timing, TokenLogprob, Usage
 from .owner import Request, Steps
 from .params import ResolvedSampling
 from .prefix_cache import PrefixCache
-from .progress import Progress
+from .progress import Progress, Started
 from .prompt_logprobs import prompt_steps
 
 
@@ -106,6 +106,7 @@ class Generation:
                     raise
             yield None
         running.append(timeline)
+        request.push(Started(cached_tokens, len(self.prompt_token_ids)))
         started = perf_counter()
         output_ids: list[int] = []
         try:

@@ -21,6 +21,11 @@ class Progress:
     total: int
 
 
+@dataclass(frozen=True, slots=True)
+class Started(Progress):
+    """The device begins with a prompt; the `done` tokens of it were there already. No bar shows it."""
+
+
 def wants_progress(option: ProgressOption) -> bool:
     """None means: when somebody is watching, in a terminal or a notebook."""
     if option is None:
@@ -39,6 +44,8 @@ class ProgressReport:
         self._bar: tqdm[NoReturn] | None = None
 
     def update(self, progress: Progress) -> None:
+        if isinstance(progress, Started):
+            return
         if self._callback is not None:
             self._callback(progress.done, progress.total)
         elif self._shows_bar and (self._bar is not None or progress.done < progress.total):

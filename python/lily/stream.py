@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
 
@@ -31,14 +31,23 @@ class Stream(Iterator[Chunk]):
         self._engine = engine  # an engine is not collected while somebody reads from it
         self._prompt_token_ids = prompt_token_ids
         self._chunks: list[Chunk] = []
+        self._on_progress: Callable[[Progress], None] = report.update
         self._closed = False
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self._prompt_token_ids)
+
+    def on_progress(self, function: Callable[[Progress], None]) -> None:
+        """Give the progress of the prompt to `function`, in the thread that reads, instead of showing it."""
+        self._on_progress = function
 
     def __next__(self) -> Chunk:
         if self._closed:
             raise StopIteration
         try:
             while isinstance(item := next(self._request), Progress):
-                self._report.update(item)
+                self._on_progress(item)
         except BaseException:
             self.close()
             raise
@@ -51,7 +60,7 @@ class Stream(Iterator[Chunk]):
             raise StopIteration
         try:
             while isinstance(item := self._request.poll(), Progress):
-                self._report.update(item)
+                self._on_progress(item)
         except BaseException:
             self.close()
             raise
@@ -92,6 +101,7 @@ class ChatStream(Iterator[ChatChunk]):
     """Chunks of one answer: reasoning, content and tool calls apart. Closing works as for Stream."""
 
     def __init__(self, chunks: Stream, parser: ReplyParser) -> None:
+        self.prompt_tokens = chunks.prompt_tokens
         self._chunks = chunks
         self._parser = parser
         self._reasoning_tokens = 0
@@ -104,6 +114,14 @@ class ChatStream(Iterator[ChatChunk]):
         """As next, but None if there is nothing yet."""
         chunk = self._chunks.poll()
         return None if chunk is None else self._read(chunk)
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self._prompt_token_ids)
+
+    def on_progress(self, function: Callable[[Progress], None]) -> None:
+        """As for Stream."""
+        self._chunks.on_progress(function)
 
     def _read(self, chunk: Chunk) -> ChatChunk:
         if self._parser.inside:
