@@ -101,7 +101,6 @@ class ChatStream(Iterator[ChatChunk]):
     """Chunks of one answer: reasoning, content and tool calls apart. Closing works as for Stream."""
 
     def __init__(self, chunks: Stream, parser: ReplyParser) -> None:
-        self.prompt_tokens = chunks.prompt_tokens
         self._chunks = chunks
         self._parser = parser
         self._reasoning_tokens = 0
@@ -117,7 +116,7 @@ class ChatStream(Iterator[ChatChunk]):
 
     @property
     def prompt_tokens(self) -> int:
-        return len(self._prompt_token_ids)
+        return self._chunks.prompt_tokens
 
     def on_progress(self, function: Callable[[Progress], None]) -> None:
         """As for Stream."""

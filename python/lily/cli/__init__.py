@@ -11,9 +11,9 @@ from contextlib import suppress
 from lily import LilyError, __version__
 from lily.log import show_log
 
-from . import bench, cache, chat, doctor, download, generate
+from . import bench, cache, chat, doctor, download, generate, serve
 
-VERBS = (chat, generate, bench, download, doctor, cache)
+VERBS = (chat, generate, serve, bench, download, doctor, cache)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,0 +1,20 @@
+"""The HTTP server: the engine behind the routes of OpenAI, Anthropic and Open Responses. Needs the extra `[server]`."""
+
+try:
+    import h11
+    import msgspec
+    import prometheus_client
+    import starlette
+    import uvicorn
+except ImportError as error:
+    raise ImportError(
+        f'the server needs more packages ({error.name} is missing); install them with: pip install "lily[server]"'
+    ) from None
+
+from .app import create_app
+from .options import ServerOptions
+from .serve import serve
+
+__all__ = ["ServerOptions", "create_app", "serve"]
+
+del h11, msgspec, prometheus_client, starlette, uvicorn

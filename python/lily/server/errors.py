@@ -1,0 +1,129 @@
+"""Errors as HTTP answers: a status, and an object that says what was wrong and how to repair it."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from ..errors import (
+    CancelledError,
+    ChatTemplateError,
+    ContextLengthError,
+    DeviceError,
+    EngineClosedError,
+    GrammarError,
+    LilyError,
+    MemoryLimitError,
+    ToolCallError,
+)
+from ..params import SamplingParams
+
+Dialect = Literal["openai", "anthropic"]
+
+_OPENAI_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    503: "unavailable_error",
+}
+_ANTHROPIC_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    503: "overloaded_error",
+}
+_SAMPLING_FIELDS: Final = frozenset(SamplingParams.__dataclass_fields__)
+CLIENT_CLOSED: Final = 499  # nobody gets this status; it stands in the log and in the metrics
+
+
+class ApiError(Exception):
+    """An answer other than 200. param: the field that is wrong. retry_after: seconds after which to try again."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.retry_after = retry_after
+
+    @property
+    def type(self) -> str:
+        """In OpenAI's words."""
+        return _OPENAI_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+
+    def openai(self) -> dict[str, object]:
+        return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+
+    def body(self, dialect: Dialect, request_id: str) -> dict[str, object]:
+        if dialect == "openai":
+            return {"error": self.openai()}
+        kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
+        return {"type": "error", "error": {"type": kind, "message": self.message}, "request_id": request_id}
+
+
+def loading() -> ApiError:
+    return ApiError(503, "Loading model", code="model_loading", retry_after=2)
+
+
+def stopping() -> ApiError:
+    return ApiError(503, "the server is shutting down", code="shutting_down", retry_after=5)
+
+
+def unsupported(param: str, message: str) -> ApiError:
+    return ApiError(400, message, code="unsupported_parameter", param=param)
+
+
+def invalid(param: str | None, message: str) -> ApiError:
+    return ApiError(400, message, code="invalid_value", param=param)
+
+
+def describe(error: BaseException, *, running: bool) -> ApiError:
+    """What a client is told about an error of the engine.
+
+    running: the request was accepted already, so that a plain ValueError or TypeError is not about its fields.
+    """
+    match error:
+        case ApiError():
+            return error
+        case ContextLengthError():
+            return ApiError(400, str(error), code="context_length_exceeded")
+        case ChatTemplateError():
+            index = error.message_index
+            return ApiError(
+                400, str(error), param="messages" if index is None else f"messages[{index}]", code="invalid_messages"
+            )
+        case GrammarError():
+            return ApiError(400, str(error), code="invalid_grammar", param=error.schema_path)
+        case ToolCallError():
+            return ApiError(400, str(error), code="invalid_tools", param="tools")
+        case MemoryLimitError():
+            return ApiError(413, str(error), code="memory_limit_exceeded")
+        case EngineClosedError():
+            return stopping()
+        case CancelledError():
+            return ApiError(CLIENT_CLOSED, "the client closed the request", code="cancelled")
+        case DeviceError():
+            return ApiError(500, str(error), code="device_error")
+        case RecursionError():
+            return invalid(None, "a value of the request is nested too deeply")
+        case ValueError() | TypeError() if not running and not isinstance(error, LilyError):
+            return invalid(_field_of(error), str(error))
+        case _:
+            return ApiError(
+                500, "an internal error ended this request; the server's log has its traceback", code="internal_error"
+            )
+
+
+def _field_of(error: BaseException) -> str | None:
+    """The messages of SamplingParams begin with the name of the field."""
+    first = str(error).partition(" ")[0]
+    return first if first in _SAMPLING_FIELDS else None

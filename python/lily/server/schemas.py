@@ -1,0 +1,114 @@
+"""Fields that several routes share, and how they become options of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ..params import SamplingParams
+from ..reasoning import BUDGETS, Reasoning
+from .errors import invalid, unsupported
+
+JsonObject = dict[str, Any]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+ReasoningEffort = Annotated[Effort, Meta(description="none turns thinking off; xhigh and max set no budget")]
+
+# Fields of other servers and of newer versions that would change the answer if they were obeyed.
+_GUIDED: Final = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
+
+
+class StreamOptions(msgspec.Struct, kw_only=True):
+    include_usage: bool | None = None
+
+
+class TemplateOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Options of the chat template. Unknown ones are refused: they would change nothing."""
+
+    enable_thinking: bool | None = None
+    preserve_thinking: bool | None = None
+
+
+class SamplingFields(msgspec.Struct, kw_only=True):
+    """The fields of SamplingParams, under the same names, and what all routes of OpenAI's kind accept beside them."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    thinking_token_budget: int | None = None
+    json_schema: JsonObject | str | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    prompt_cache_key: str | None = None  # a hint: the prefix cache finds prompts by their tokens
+    return_progress: bool | None = None
+    timings: bool | None = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    structured_outputs: Any = None
+
+    def sampling_params(self, **changes: object) -> SamplingParams:
+        """Raises TypeError and ValueError, as SamplingParams does, and ApiError for what is not supported."""
+        if self.n not in (None, 1):
+            raise unsupported("n", f"n is {self.n}; only 1 answer per request is supported")
+        for name in _GUIDED:
+            if getattr(self, name) is not None:
+                raise unsupported(name, f"{name} is not supported; use json_schema, regex, choice or grammar")
+        given: dict[str, Any] = {}
+        for name in SamplingParams.__dataclass_fields__:
+            value = getattr(self, name, None)
+            if value is not None and name not in ("logprobs", "prompt_logprobs"):
+                given[name] = _bias(value) if name == "logit_bias" else value
+        return SamplingParams(**(given | {name: value for name, value in changes.items() if value is not None}))
+
+    @property
+    def includes_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+def _bias(bias: Mapping[str, float]) -> dict[int, float]:
+    try:
+        return {int(token_id): value for token_id, value in bias.items()}
+    except ValueError:
+        raise invalid("logit_bias", "logit_bias must map token ids, written as decimal strings, to numbers") from None
+
+
+def reasoning_option(
+    effort: str | None, enable_thinking: bool | None, options: TemplateOptions | None
+) -> Reasoning | None:
+    """`reasoning` of Engine.chat for the ways in which clients ask for it; None is the template's default."""
+    if options is not None:
+        if options.preserve_thinking is False:
+            raise unsupported(
+                "chat_template_kwargs.preserve_thinking",
+                "earlier answers always keep their think block, so that the prefix cache finds them; "
+                "leave reasoning out of the history to do without it",
+            )
+        enable_thinking = options.enable_thinking if options.enable_thinking is not None else enable_thinking
+    if enable_thinking is False or effort == "none":
+        return False
+    if effort is None:
+        return enable_thinking
+    if effort == "minimal":
+        return "low"
+    return effort if effort in BUDGETS else True  # type: ignore[return-value]  # mypy cannot follow `in`
