@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,16 +14,18 @@ import httpx
 from lily import Engine
 from lily.server import ServerOptions
 from lily.server.host import EngineMaker
-from lily.server.serve import Server, bind
+from lily.server.process import Server, bind
 
 ASK = [{"role": "user", "content": "Who are you?"}]
 ANSWER = "I am lily-nano, a very small language model made to test the lily engine."
 
 
 class Live:
-    def __init__(self, make_engine: EngineMaker, **options: Any) -> None:
+    def __init__(self, make_engine: EngineMaker, *, send_buffer_bytes: int = 0, **options: Any) -> None:
         options = {"served_model_names": ("lily-nano",), "port": 0} | options
         self._listener = bind("127.0.0.1", options["port"])
+        if send_buffer_bytes:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.server = Server(make_engine, ServerOptions(**options))

@@ -13,7 +13,7 @@ except ImportError as error:
 
 from .app import create_app
 from .options import ServerOptions
-from .serve import serve
+from .process import serve
 
 __all__ = ["ServerOptions", "create_app", "serve"]
 

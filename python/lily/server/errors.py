@@ -37,7 +37,10 @@ CLIENT_CLOSED: Final = 499  # nobody gets this status; it stands in the log and 
 
 
 class ApiError(Exception):
-    """An answer other than 200. param: the field that is wrong. retry_after: seconds after which to try again."""
+    """An answer other than 200. param: the field that is wrong. retry_after: seconds after which to try again.
+
+    closes: the connection ends here, since nobody knows what the rest of its bytes means.
+    """
 
     def __init__(
         self,
@@ -47,6 +50,7 @@ class ApiError(Exception):
         code: str | None = None,
         param: str | None = None,
         retry_after: int | None = None,
+        closes: bool = False,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -54,6 +58,7 @@ class ApiError(Exception):
         self.code = code
         self.param = param
         self.retry_after = retry_after
+        self.closes = closes
 
     @property
     def type(self) -> str:

@@ -13,7 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .errors import ApiError, Dialect
-from .options import ServerOptions
+from .options import MAX_HEADER_BYTES, ServerOptions
 from .reply import send_error
 
 # These tell nothing about the model or its users; the page asks for the key itself.
@@ -42,12 +42,18 @@ class Gate:
             await self._app(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
+        if scope["http_version"] not in ("1.0", "1.1"):
+            raise _bad_request(f"HTTP/{scope['http_version']} is not spoken here, but HTTP/1.1", status=505)
+        num_bytes = len(scope["raw_path"]) + len(scope["query_string"])
+        if num_bytes + sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADER_BYTES:
+            # The protocol stops longer ones that come in pieces; this is for those that came as a whole.
+            raise _bad_request(f"the request line and the headers are longer than {MAX_HEADER_BYTES} bytes", status=431)
         headers = Headers(scope=scope)
         if "transfer-encoding" in headers and "content-length" in headers:
             # Two servers may disagree about where such a request ends, and then about whose the rest is.
-            raise ApiError(400, "a request has content-length or transfer-encoding, not both", code="bad_request")
+            raise _bad_request("a request has content-length or transfer-encoding, not both")
         if len(headers.getlist("host")) > 1:
-            raise ApiError(400, "a request has one host header", code="bad_request")
+            raise _bad_request("a request has one host header")
         self._check_origin(headers)
         if self._key is not None and scope["path"] not in _OPEN_PATHS and scope["method"] != "OPTIONS":
             self._check_key(headers, self._key)
@@ -92,6 +98,10 @@ def with_cors(app: ASGIApp, options: ServerOptions) -> ASGIApp:
         allow_headers=["*"],
         expose_headers=["x-request-id", "request-id", "retry-after"],
     )
+
+
+def _bad_request(message: str, *, status: int = 400) -> ApiError:
+    return ApiError(status, message, code="bad_request", closes=True)
 
 
 def dialect_of(path: str) -> Dialect:

@@ -54,6 +54,8 @@ async def send_error(send: Send, error: ApiError, dialect: Dialect, request_id: 
     headers: Headers = []
     if error.retry_after is not None:
         headers.append((b"retry-after", str(error.retry_after).encode()))
+    if error.closes:
+        headers.append((b"connection", b"close"))
     if error.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     await send_json(send, encode(error.body(dialect, request_id)), request_id, error.status, headers)

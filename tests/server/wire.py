@@ -1,0 +1,53 @@
+"""HTTP by hand, for requests that no client would send."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def connect(port: int, seconds: float = 10) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=seconds)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """Everything up to the end of the connection, or what came until the time was over."""
+    out = b""
+    try:
+        while piece := connection.recv(65536):
+            out += piece
+    except (TimeoutError, ConnectionError):
+        pass
+    return out
+
+
+def answers(data: bytes) -> list[Answer]:
+    """The responses in `data`, each with a content-length."""
+    out = []
+    while data:
+        head, _, data = data.partition(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        length = int(headers.get("content-length", "0"))
+        out.append(Answer(int(first.split(" ")[1]), headers, data[:length]))
+        data = data[length:]
+    return out
+
+
+def send(port: int, data: bytes, seconds: float = 2) -> list[Answer]:
+    """What a server answers to these bytes, until it closes or is silent for `seconds`."""
+    with connect(port, seconds) as connection:
+        connection.sendall(data)
+        return answers(read_all(connection))
+
+
+def post(path: str, body: bytes, *headers: str) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "host: localhost", f"content-length: {len(body)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
