@@ -14,7 +14,7 @@ import sys
 from bench import runner
 from lily.hub import find_model
 
-BENCHES = ("decode", "prefill", "overhead", "cache")
+BENCHES = ("decode", "prefill", "overhead", "cache", "server")
 
 
 def parse_arm(text: str) -> runner.Arm:
