@@ -33,6 +33,7 @@ class Server(uvicorn.Server):
                 loop="asyncio",
                 lifespan="on",
                 log_config=None,
+                log_level="error",  # requests are in the log of the server itself
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
@@ -74,6 +75,8 @@ def bind(host: str, port: int) -> socket.socket:
 
 def serve(make_engine: EngineMaker, options: ServerOptions) -> None:
     """Serve until a signal stops it. Raises what the loading of the model raised, OSError if the port is taken."""
+    if options.api_key is None and options.host not in ("127.0.0.1", "localhost", "::1"):
+        _log.warning("listening on %s without --api-key: everybody who reaches it may use it", options.host)
     with bind(options.host, options.port) as listener:
         _raise_file_limit()
         server = Server(make_engine, options)
