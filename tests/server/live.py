@@ -30,7 +30,7 @@ class Live:
         self.url = f"http://127.0.0.1:{self.port}"
         self.server = Server(make_engine, ServerOptions(**options))
         self.service = self.server.service
-        self.client = httpx.Client(base_url=self.url, timeout=60)
+        self.client = httpx.Client(base_url=self.url, timeout=300)
         self._thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self._listener]})
         self._thread.start()
 
@@ -41,7 +41,7 @@ class Live:
     def post(self, path: str, **body: object) -> httpx.Response:
         return self.client.post(path, json=body)
 
-    def wait_until(self, condition: Callable[[], bool], seconds: float = 20) -> None:
+    def wait_until(self, condition: Callable[[], bool], seconds: float = 300) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, "the condition did not come true in time"
@@ -83,7 +83,7 @@ class Live:
 
     def stop(self) -> None:
         self.server.should_exit = True
-        self._thread.join(60)
+        self._thread.join(300)
         assert not self._thread.is_alive()
         self._listener.close()
         self.client.close()

@@ -211,6 +211,9 @@ def test_an_error_in_a_stream_is_an_error_event(live: Live, anthropic_client: An
 
 
 def test_a_client_timeout_frees_the_engine(live: Live, anthropic_client: Anthropic) -> None:
+    cancelled = live.metric("lily_cancelled_total")
+    impatient = anthropic_client.with_options(timeout=anthropic.Timeout(300, read=0.3))
     with live.device_held(), pytest.raises(anthropic.APITimeoutError):
-        anthropic_client.with_options(timeout=0.3).messages.create(messages=ASK, **GREEDY)
+        impatient.messages.create(messages=ASK, **GREEDY)
+    live.wait_until(lambda: live.metric("lily_cancelled_total") == cancelled + 1)
     live.wait_until_idle()

@@ -115,7 +115,7 @@ def test_bodies_that_are_too_large(live: Live) -> None:
     chunked = live.client.post(CHAT, content=(large[:1_000_000] for _ in range(17)))
     check_error(*_pair(chunked), 413)
     declared = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {10**15}\r\n\r\n".encode()
-    assert send(live.port, declared)[0].status == 413
+    assert send(live.port, declared, count=1)[0].status == 413
 
 
 def test_a_large_body_that_is_allowed_is_answered(live: Live) -> None:
@@ -191,53 +191,52 @@ SMUGGLED = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
 )
 def test_requests_whose_end_is_ambiguous_are_refused(live: Live, head: str) -> None:
     data = f"POST /tokenize HTTP/1.1\r\nhost: x\r\n{head}\r\n\r\n".encode() + b"0\r\n\r\n" + SMUGGLED
-    first, *rest = send(live.port, data, seconds=1)
+    first, *rest = send(live.port, data)
     assert first.status in (400, 501) and b'"error"' in first.body
     assert all(answer.status != 200 for answer in rest)
 
 
 @pytest.mark.parametrize(
-    "data",
+    ("data", "statuses"),
     [
-        b"\r\n" * 10,
-        b"GET\r\n\r\n",
-        b"GET / HTTP/9.9\r\nhost: x\r\n\r\n",
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
-        bytes(range(256)) * 4 + b"\r\n\r\n",
-        b"GET http://example.org/ HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"GET /%ff%fe%00 HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"GET /../../etc/passwd HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"CONNECT example.org:443 HTTP/1.1\r\nhost: x\r\n\r\n",
-        b"POST /tokenize HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
-        b"POST /tokenize HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nffffffffffffffffff\r\n",
-        b"GET /health HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n",
+        (b"\r\n" * 10, None),
+        (b"GET\r\n\r\n", (400,)),
+        (b"GET / HTTP/9.9\r\nhost: x\r\n\r\n", (505,)),
+        (b"GET / HTTP/1.1\r\n\r\n", (400,)),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", (400, 505)),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", (400,)),
+        (bytes(range(256)) * 4 + b"\r\n\r\n", (400,)),
+        (b"GET http://example.org/ HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", (404,)),
+        (b"GET /%ff%fe%00 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", (404,)),
+        (b"GET /../../etc/passwd HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", (404,)),
+        (b"CONNECT example.org:443 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", (404, 405)),
+        (b"POST /tokenize HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", (400,)),
+        (b"POST /tokenize HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" + b"f" * 30 + b"\r\n", (400,)),
+        (b"GET /health HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade, close\r\n\r\n", (200,)),
     ],
 )
-def test_what_is_no_http(live: Live, data: bytes) -> None:
-    for answer in send(live.port, data, seconds=0.5):
-        assert answer.status in (200, 400, 404, 405, 501, 505) and PACKAGE.encode() not in answer.body
-        if answer.status == 200:
-            assert b"websocket" in data and answer.body == b'{"status":"ok"}'
+def test_what_is_no_http(live: Live, data: bytes, statuses: tuple[int, ...] | None) -> None:
+    if statuses is None:
+        send(live.port, data, count=0)
+        return
+    (answer,) = send(live.port, data)
+    assert answer.status in statuses
+    if answer.status != 200:
+        check_error(answer.status, answer.body, *statuses)
 
 
 def test_headers_that_are_too_long(live: Live) -> None:
     (answer,) = send(live.port, b"GET /health HTTP/1.1\r\nhost: x\r\nx: " + b"a" * 100_000 + b"\r\n\r\n")
     check_error(answer.status, answer.body, 431)
-    with connect(live.port) as connection:  # an endless one
-        try:
-            for _ in range(1000):
-                connection.sendall(b"x: y\r\n" * 1000)
-        except OSError:
-            pass
-        assert b"200 OK" not in read_all(connection)
+    with connect(live.port) as connection, pytest.raises(OSError):  # an endless one
+        while True:
+            connection.sendall(b"x: y\r\n" * 1000)
 
 
 def test_pipelined_requests_are_answered_in_order(live: Live) -> None:
     body = json.dumps({"prompt": "x", "max_tokens": 1, "temperature": 0}).encode()
     data = post("/v1/completions", body) + post("/nowhere", b"{}") + SMUGGLED
-    assert [answer.status for answer in send(live.port, data)] == [200, 404, 200]
+    assert [answer.status for answer in send(live.port, data, count=3)] == [200, 404, 200]
 
 
 def test_two_hundred_half_open_connections(live: Live) -> None:
@@ -246,11 +245,9 @@ def test_two_hundred_half_open_connections(live: Live) -> None:
     try:
         for index, connection in enumerate(opened):
             connection.sendall(beginnings[index % len(beginnings)])
-        started = time.monotonic()
         assert live.client.get("/health").status_code == 200
         body = {"messages": ASK, "temperature": 0, "reasoning_effort": "none"}
         assert live.post(CHAT, **body).json()["choices"][0]["message"]["content"] == ANSWER
-        assert time.monotonic() - started < 10
     finally:
         for connection in opened:
             connection.close()
@@ -266,13 +263,12 @@ def test_clients_that_send_no_request_in_time_are_dropped(live: Live, monkeypatc
             while before and not received.endswith(b'"ok"}'):
                 received += connection.recv(1000)
             connection.sendall(b"GET /health HT")
-            started = time.monotonic()
-            assert read_all(connection) == b"" and time.monotonic() - started < 5
+            assert read_all(connection) == b""
 
 
 def test_a_body_that_comes_too_slowly_is_refused(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lily.server.body.BODY_SECONDS", 0.3)
-    (answer,) = send(live.port, post(CHAT, b"x" * 50)[:-20], seconds=2)
+    (answer,) = send(live.port, post(CHAT, b"x" * 50)[:-20], count=1)
     check_error(answer.status, answer.body, 408)
 
 

@@ -103,7 +103,7 @@ class Tally:
 async def client(live: Live, expected: list[str], seed: int, deadline: float, tally: Tally) -> None:
     draw = random.Random(seed)
     requests = workload()
-    async with httpx.AsyncClient(base_url=live.url, timeout=120) as http:
+    async with httpx.AsyncClient(base_url=live.url, timeout=600) as http:
         while time.monotonic() < deadline:
             index = draw.randrange(len(requests))
             route, body = requests[index]

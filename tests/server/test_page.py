@@ -43,7 +43,7 @@ def wait_for(browser: webdriver.Chrome, selector: str, text: str) -> str:
         shown = [element.text for element in browser.find_elements(By.CSS_SELECTOR, selector)]
         return next((each for each in shown if text in each), None)
 
-    return str(WebDriverWait(browser, 30).until(found))
+    return str(WebDriverWait(browser, 120).until(found))
 
 
 def test_the_page_shows_what_the_server_does(live: Live, browser: webdriver.Chrome) -> None:
@@ -81,7 +81,7 @@ def test_the_page_asks_for_the_key(browser: webdriver.Chrome) -> None:
         wait_for(browser, "#notice", "Show")
         browser.find_element(By.CSS_SELECTOR, "#notice input").send_keys("wrong")
         browser.find_element(By.CSS_SELECTOR, "#notice button").click()
-        WebDriverWait(browser, 30).until(
+        WebDriverWait(browser, 120).until(
             lambda _: (
                 browser.find_elements(By.CSS_SELECTOR, "#notice input")
                 and not browser.find_element(By.CSS_SELECTOR, "#notice input").get_attribute("value")
