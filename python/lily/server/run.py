@@ -18,7 +18,8 @@ Item_co = TypeVar("Item_co", covariant=True)
 class EngineStream(Protocol[Item_co]):
     """What Stream and ChatStream offer."""
 
-    prompt_tokens: int
+    @property
+    def prompt_tokens(self) -> int: ...
 
     def poll(self) -> Item_co | None: ...
 
