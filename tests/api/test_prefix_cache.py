@@ -133,10 +133,7 @@ def test_a_cancelled_prefill_resumes(engine: Engine, uncached: Engine) -> None:
     ids = engine.tokenize(text(1, 1500))[:2000]
     stream = engine.stream(ids, max_tokens=1)
 
-    def stop(done: int, total: int) -> None:
-        stream.close()
-
-    stream._report = type(stream._report)(stop, "prefill", "tok")
+    stream.on_progress(lambda progress: stream.close() if progress.done else None)
     with pytest.raises(CancelledError) as caught:
         next(stream)
     assert caught.value.usage is not None and caught.value.usage.completion_tokens == 0

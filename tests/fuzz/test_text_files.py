@@ -57,7 +57,7 @@ def mutate(value: Any, data: st.DataObject) -> Any:
         for key in path[:-1]:
             holder = holder[key]
         if data.draw(st.booleans()):
-            holder[path[-1]] = data.draw(VALUES)
+            holder[path[-1]] = copy.deepcopy(data.draw(VALUES))  # a later turn may change it
         else:
             del holder[path[-1]]
     return value

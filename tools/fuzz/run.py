@@ -123,7 +123,7 @@ def search(target: str, *, seconds: int = 0, runs: int = -1, keep: Path | None =
     program = build(target, for_search=True)
     with tempfile.TemporaryDirectory() as scratch:
         found = keep or Path(scratch)
-        options = [f"-max_len={MAX_LENGTH}", f"-dict={FOLDER / 'tokens.dict'}", "-timeout=10", "-rss_limit_mb=2048"]
+        options = [f"-max_len={MAX_LENGTH}", f"-dict={FOLDER / 'tokens.dict'}", "-timeout=10", "-rss_limit_mb=0"]
         options += [f"-max_total_time={seconds}", f"-runs={runs}", "-print_final_stats=1"]
         options += [f"-artifact_prefix={BUILD}/{target}-"]
         begin = time.monotonic()
