@@ -156,6 +156,22 @@ def test_200_rounds_end_at_the_same_memory(rig):
     assert rig.runtime.state_use["snapshot_bytes"] == 0
 
 
+def test_the_process_stays_within_the_plan_and_gives_memory_back(checkpoint):
+    limit, before = 32 << 20, resident_bytes()
+    with Rig(checkpoint("qwen3_5_moe"), memory_limit=80 << 20, prefix_cache_bytes=limit, threads=1) as rig:
+        planned = sum(rig.runtime.memory_bytes.values())
+        assert limit < planned <= 80 << 20
+        for seed in range(100):
+            rig.reused(tokens(seed, 250))
+        stats = rig.cache.stats()
+        assert stats.evictions > 20 and 3 * limit / 4 < stats.snapshot_bytes <= limit
+        full = resident_bytes()
+        assert full - before < planned + (8 << 20), "beside the plan there is only code, and small things"
+        rig.cache.clear()
+        assert full - resident_bytes() > 3 * stats.snapshot_bytes / 4
+        assert rig.reused(tokens(99, 250))[0] == 0
+
+
 def total_slots(use):
     return 2 * 32 + use["max_kept_slots"]
 

@@ -487,6 +487,8 @@ void bind_runtime(nb::module_& m) {
       .def_prop_ro("memory_bytes", &memory_bytes, "Planned bytes: weights, activations, state (slots), kv (pages).")
       .def_prop_ro("state_use", &state_use,
                    "Slots and pages now: free, kept by snapshots, pages reclaimable by dropping snapshots, and bytes.")
+      .def("discard_free", [](const BoundRuntime& r) { without_gil([&, runtime = r.get()] { runtime->discard_free(); }); },
+           "Gives the memory that no timeline and no snapshot holds back to the system, where the device can.")
       .def_prop_ro("load_report", &load_report)
       .def("decode_stats", &decode_stats, "context"_a, "Dispatches and levels of one decoded token.")
       .def("prefill_stats", &prefill_stats, "rows"_a, "Dispatches and levels of one prefill chunk.")

@@ -79,6 +79,8 @@ class Device {
   virtual void write(const Range& to, const void* from) = 0;
   virtual void copy(const Range& to, const Range& from) = 0;
   virtual void fill(const Range& range, std::uint8_t value) = 0;
+  // Nobody will read what `range` holds: where the device can, its memory goes back to the system until it is written again.
+  virtual void discard(const Range&) {}
 
   // Puts `weight` into the form that this device's kernels of its role read.
   virtual PreparedWeight prepare(const HostWeight& weight) = 0;

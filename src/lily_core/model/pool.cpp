@@ -1,5 +1,7 @@
 #include "model/pool.h"
 
+#include <algorithm>
+
 namespace lily {
 
 Pool::Pool(std::uint32_t first, std::uint32_t count) : size_(count - first), holders_(count) {
@@ -18,6 +20,17 @@ void Pool::hold(std::uint32_t number) { change(number, 1, 0); }
 void Pool::release(std::uint32_t number) { change(number, -1, 0); }
 void Pool::keep(std::uint32_t number) { change(number, 0, 1); }
 void Pool::drop(std::uint32_t number) { change(number, 0, -1); }
+
+std::vector<std::pair<std::uint32_t, std::uint32_t>> Pool::free_runs() const {
+  std::vector<std::uint32_t> numbers = free_;
+  std::ranges::sort(numbers);
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> runs;
+  for (const std::uint32_t number : numbers) {
+    if (runs.empty() || runs.back().first + runs.back().second != number) runs.emplace_back(number, 0);
+    ++runs.back().second;
+  }
+  return runs;
+}
 
 void Pool::change(std::uint32_t number, std::int32_t timelines, std::int32_t snapshots) {
   Holders& holders = holders_[number];

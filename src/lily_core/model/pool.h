@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace lily {
@@ -25,6 +26,8 @@ class Pool {
   bool is_kept(std::uint32_t number) const { return holders_[number].snapshots > 0; }
   std::uint32_t size() const { return size_; }
   std::uint32_t num_free() const { return static_cast<std::uint32_t>(free_.size()); }
+  // The free numbers as runs of (first, count), ascending.
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> free_runs() const;
   std::uint32_t num_kept() const { return num_kept_; }                // held by snapshots
   std::uint32_t num_reclaimable() const { return num_reclaimable_; }  // held by snapshots only
 

@@ -272,6 +272,11 @@ StateUse Runtime::state_use() {
   return state_->use();
 }
 
+void Runtime::discard_free() {
+  const auto turn = take_turn();
+  state_->discard_free();
+}
+
 void Runtime::check_room(const Timeline& timeline, std::uint32_t num_tokens) const {
   if (num_tokens > plan_.max_context - timeline.num_tokens)
     throw std::invalid_argument(std::to_string(timeline.num_tokens) + " + " + std::to_string(num_tokens) +

@@ -96,6 +96,8 @@ class Runtime {
   void load_state(Timeline& timeline, const HostState& from, std::optional<std::span<const float>> logits);
 
   StateUse state_use();
+  // Gives the memory that no timeline and no snapshot holds back to the system, where the device can.
+  void discard_free();
 
   // Extends the timeline by one chunk of 1 to kMaxChunkTokens tokens. With `wants_logits` the logits after the last one are
   // computed, and with `sampling` the next token is drawn. Throws std::invalid_argument for wrong lengths or token ids,

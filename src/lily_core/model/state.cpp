@@ -187,6 +187,15 @@ void State::restore(Timeline& timeline, const TokenState& state) {
   std::ranges::copy(pages, page_row(timeline));
 }
 
+void State::discard_free() {
+  const auto discard = [&](const Pool& pool, Buffer& buffer, std::uint64_t bytes) {
+    for (const auto& [first, count] : pool.free_runs()) device_.discard({&buffer, first * bytes, count * bytes});
+  };
+  discard(slots_, *recurrent_state, recurrent_bytes(config_));
+  discard(slots_, *conv_state, conv_bytes(config_));
+  discard(pages_, *kv, page_bytes(config_));
+}
+
 StateUse State::use() const {
   return {.free_slots = slots_.num_free(),
           .free_pages = pages_.num_free(),

@@ -89,6 +89,9 @@ class State {
   // The timeline continues from `state`, which stays as it is.
   void restore(Timeline& timeline, const TokenState& state);
 
+  // Gives the memory of free slots and pages back to the system, where the device can.
+  void discard_free();
+
   StateUse use() const;
 
  private:

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 
 #include "device/cpu/access_guard.h"
@@ -21,6 +22,18 @@ std::uint64_t round_up(std::uint64_t value, std::uint64_t step) { return (value 
 std::uint64_t page_size() {
   static const auto size = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   return size;
+}
+
+void give_back(std::byte* address, std::uint64_t length) {
+#ifdef __APPLE__
+  constexpr int kAdvice = MADV_FREE;
+#else
+  constexpr int kAdvice = MADV_DONTNEED;
+#endif
+  const auto begin = round_up(reinterpret_cast<std::uintptr_t>(address), page_size());
+  const auto end = (reinterpret_cast<std::uintptr_t>(address) + length) / page_size() * page_size();
+  // Only advice: where the system does not take it, the memory stays as it is.
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, kAdvice);
 }
 
 CpuBuffer::CpuBuffer(std::string name, std::uint64_t length, Memory memory, AccessGuard* guard)

@@ -47,4 +47,7 @@ class MappedBuffer final : public Buffer {
 
 std::uint64_t page_size();
 
+// Gives the whole pages within [address, address + length) of a CpuBuffer back to the system.
+void give_back(std::byte* address, std::uint64_t length);
+
 }  // namespace lily::cpu

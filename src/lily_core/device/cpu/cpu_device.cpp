@@ -71,6 +71,7 @@ class CpuDevice final : public Device {
   void write(const Range& to, const void* from) override { std::memcpy(address(to), from, to.length); }
   void copy(const Range& to, const Range& from) override { std::memmove(address(to), address(from), to.length); }
   void fill(const Range& range, std::uint8_t value) override { std::memset(address(range), value, range.length); }
+  void discard(const Range& range) override { give_back(address(range), range.length); }
 
   PreparedWeight prepare(const HostWeight& weight) override {
     const auto map = [this](const TensorSource& tensor) -> std::unique_ptr<Buffer> {
