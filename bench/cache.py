@@ -1,5 +1,12 @@
-"""Arm: the prefix cache. A repeat, a burst of users of one system prompt, restores from memory and disk, 200 rounds."""
+"""Arm: the prefix cache. A repeat, a burst of users of one system prompt, restores from memory and disk, 200 rounds.
 
+State of the real size without the real weights:
+
+    python -m tools.make_synthetic FOLDER tests/model/configs/qwen3.6-35b-a3b-mlx-4bit.json --experts 8
+    cp python/lily/models/lily-nano/{tokenizer*.json,chat_template.jinja} FOLDER
+"""
+
+import resource
 import statistics
 import tempfile
 import time
@@ -10,13 +17,41 @@ from bench import arm
 from lily import Engine, Session
 
 REPEATS = 5
+MARGIN = 512  # tokens for what surrounds the prompts: their template, the users' texts
+WORDS = (
+    "agent",
+    "answer",
+    "call",
+    "check",
+    "code",
+    "file",
+    "find",
+    "list",
+    "path",
+    "plan",
+    "read",
+    "run",
+    "test",
+    "tool",
+)
 
 
-def first_token(engine: Engine, token_ids: Sequence[int]) -> tuple[float, int]:
-    """Seconds until a greedy first token, and that token."""
+def first_token(engine: Engine, token_ids: Sequence[int]) -> tuple[float, list[int]]:
+    """Seconds until a greedy first token; that token, and how much of the prompt was cached."""
     start = time.perf_counter()
     done = engine.generate(token_ids, max_tokens=1, temperature=0)
-    return time.perf_counter() - start, done.token_ids[0]
+    return time.perf_counter() - start, [done.token_ids[0], done.usage.cached_tokens]
+
+
+def text(num_bytes: int, seed: int = 0) -> str:
+    """ASCII words that look random and are the same everywhere."""
+    words = (WORDS[place] for place in arm.prompt(seed + num_bytes, len(WORDS))[seed:])
+    return " ".join(words)[:num_bytes]
+
+
+def resident_mib() -> float:
+    """Memory of this process that is in RAM, the mapped weights included."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 
 def burst(engine: Engine, prompts: Sequence[Sequence[int]], name: str, computed: list[int]) -> dict[str, float]:
@@ -24,9 +59,9 @@ def burst(engine: Engine, prompts: Sequence[Sequence[int]], name: str, computed:
     engine.prefix_cache.clear()
     seconds = []
     for prompt in prompts:
-        elapsed, token_id = first_token(engine, prompt)
+        elapsed, outcome = first_token(engine, prompt)
         seconds.append(elapsed)
-        computed.append(token_id)
+        computed += outcome
     cuts = statistics.quantiles(seconds, n=20)
     return {f"{name}_p50_ms": 1e3 * statistics.median(seconds), f"{name}_p95_ms": 1e3 * cuts[18]}
 
@@ -38,7 +73,7 @@ def session_at(engine: Engine, prompt: Sequence[int]) -> Session:
 
 
 def restore_ms(engine: Engine, prompt: Sequence[int]) -> float:
-    """Milliseconds to bring a new session to the kept state, without the last token's own step."""
+    """Milliseconds to bring a session back to the kept state, which is shared and not copied."""
     seconds = []
     for _ in range(REPEATS):
         with session_at(engine, prompt) as session:
@@ -50,46 +85,78 @@ def restore_ms(engine: Engine, prompt: Sequence[int]) -> float:
     return 1e3 * statistics.median(seconds)
 
 
+def files(engine: Engine, prompt: Sequence[int], computed: list[int]) -> dict[str, float]:
+    """Times of saving a session and of loading it, from a file that the system has in memory."""
+    saves, loads = [], []
+    with tempfile.TemporaryDirectory() as folder, session_at(engine, prompt) as session:
+        path = Path(folder) / "session.lily"
+        for _ in range(REPEATS):
+            start = time.perf_counter()
+            session.save(path)
+            saved = time.perf_counter()
+            with engine.load_session(path) as loaded:
+                loads.append(time.perf_counter() - saved)
+                computed.append(int(loaded.logits.argmax()))
+            saves.append(saved - start)
+        size = path.stat().st_size
+    times = {"save_ms": 1e3 * statistics.median(saves), "load_ms": 1e3 * statistics.median(loads)}
+    return times | {"file_mib": size / 2**20, "state_mib": engine.runtime.state_use["slot_bytes"] / 2**20}
+
+
+def conversation(engine: Engine, start: Sequence[int], rounds: int, computed: list[int]) -> dict[str, float]:
+    """Memory after many rounds of one conversation: what snapshots hold, and how the process grew at last."""
+    engine.prefix_cache.clear()
+    timeline, middle = list(start), 0.0
+    for n in range(rounds):
+        if n == rounds // 2:
+            middle = resident_mib()
+        done = engine.generate(timeline, max_tokens=2, temperature=0, ignore_eos=True)
+        timeline += done.token_ids
+    computed += timeline
+    stats, after = engine.prefix_cache.stats(), resident_mib()
+    engine.prefix_cache.clear()
+    return {
+        "snapshot_mib_after_rounds": stats.snapshot_bytes / 2**20,
+        "snapshot_limit_mib": stats.limit_bytes / 2**20,
+        "resident_mib_after_rounds": after,
+        "resident_growth_mib": after - middle,
+        "resident_mib_after_clear": resident_mib(),
+    }
+
+
 def main() -> None:
     parser = arm.options(__doc__ or "")
     parser.add_argument("--users", type=int, default=50, help="of the burst (default: %(default)s)")
+    parser.add_argument("--system-bytes", type=int, default=7168, help="of their system prompt (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=200, help="of one conversation (default: %(default)s)")
     options = parser.parse_args()
 
     computed: list[int] = []
     metrics: dict[str, float] = {}
-    length = max(2 * options.context, 512) + 2 * options.rounds
+    # A token is at least a byte.
+    length = max(2 * options.context, options.system_bytes) + 2 * options.rounds + MARGIN
     with Engine(options.model, device=options.device, max_context=length) as engine:
         tokens = arm.prompt(length, engine.config.vocab_size)
         prompt = tokens[: options.context]
         first_token(engine, prompt)  # warms up
         engine.prefix_cache.clear()
-        cold, token_id = first_token(engine, prompt)
+        cold, outcome = first_token(engine, prompt)
         warm = [first_token(engine, prompt) for _ in range(REPEATS)]
-        computed += [token_id, *(again for _, again in warm)]
+        computed += [*outcome, *(value for _, again in warm for value in again)]
         metrics["cold_ms"] = 1e3 * cold
         metrics["warm_ms"] = 1e3 * statistics.median(seconds for seconds, _ in warm)
         metrics["warm_part_of_cold"] = metrics["warm_ms"] / metrics["cold_ms"]
+        metrics["warm_computed_tokens"] = len(prompt) - min(cached for _, (_, cached) in warm)
         metrics["restore_ms"] = restore_ms(engine, prompt)
-        # Raw prompts part at the user's text: the second user's prompt finds the place, later ones start there.
-        users = [[*prompt, *tokens[n : n + 16]] for n in range(options.users)]
+        metrics |= files(engine, prompt, computed)
+        system = text(options.system_bytes)
+        users = [
+            engine.tokenize(engine.render([{"role": "system", "content": system}, {"role": "user", "content": user}]))
+            for user in (text(64, seed=n + 1) for n in range(options.users))
+        ]
+        metrics["burst_prompt_tokens"] = statistics.median(map(len, users))
         metrics |= burst(engine, users, "burst", computed)
-        with tempfile.TemporaryDirectory() as folder, session_at(engine, prompt) as session:
-            path = Path(folder) / "session.lily"
-            start = time.perf_counter()
-            session.save(path)
-            metrics["save_ms"] = 1e3 * (time.perf_counter() - start)
-            start = time.perf_counter()
-            with engine.load_session(path) as loaded:
-                metrics["load_ms"] = 1e3 * (time.perf_counter() - start)
-                computed.append(int(loaded.logits.argmax()))
-        conversation = list(tokens[:16])
-        for _ in range(options.rounds):
-            done = engine.generate(conversation, max_tokens=2, temperature=0, ignore_eos=True)
-            conversation += done.token_ids
-        computed += conversation
-        metrics["snapshot_mib_after_rounds"] = engine.prefix_cache.stats().snapshot_bytes / 2**20
-        metrics["snapshot_limit_mib"] = engine.prefix_cache.stats().limit_bytes / 2**20
+        metrics |= conversation(engine, tokens[:16], options.rounds, computed)
     with Engine(options.model, device=options.device, max_context=length, prefix_cache_bytes=0) as engine:
         first_token(engine, prompt)
         metrics |= burst(engine, users, "burst_without_cache", computed)

@@ -4,8 +4,8 @@ Codes are uniform and scales have both signs, so rows have the spread of a train
 the router spreads over all experts. The bytes come from blocks of noise that are laid end to end: fast, and the same on
 every machine. The block lengths are prime, so no two rows or experts are alike.
 
-    python -m tools.make_synthetic FOLDER tests/model/configs/qwen3.6-35b-a3b-mlx-4bit.json --layers 4 [--unaligned]
-        [--symmetric]
+    python -m tools.make_synthetic FOLDER tests/model/configs/qwen3.6-35b-a3b-mlx-4bit.json --layers 4 [--experts 8]
+        [--unaligned] [--symmetric]
 """
 
 from __future__ import annotations
@@ -188,12 +188,14 @@ def make_synthetic(
     config: dict[str, Any],
     *,
     layers: int | None = None,
+    experts: int | None = None,
     unaligned: bool = False,
     symmetric: bool = False,
     hollow: bool = False,
 ) -> Path:
     """Write config.json and the weights of `config`, of its first `layers` layers only if given. Returns the folder.
 
+    experts: so many in each layer; the state of a sequence, which no expert changes, keeps its real size.
     unaligned: tensor data starts at an odd byte, as mlx leaves it. symmetric: elements are scale (code - 2^(bits - 1)),
     the numbers of formats without a bias, such as GGUF's Q4_0; otherwise the codes are centred. hollow: all weights are
     zero and take no room on the disk, for what needs only names and shapes.
@@ -204,6 +206,9 @@ def make_synthetic(
         text["num_hidden_layers"] = layers
         if "layer_types" in text:
             text["layer_types"] = text["layer_types"][:layers]
+    if experts is not None:
+        text["num_experts"] = experts
+        text["num_experts_per_tok"] = min(text["num_experts_per_tok"], experts)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     shards: list[list[Tensor]] = [[]]
@@ -229,12 +234,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("config", type=Path)
     parser.add_argument("--layers", type=int)
+    parser.add_argument("--experts", type=int)
     parser.add_argument("--unaligned", action="store_true")
     parser.add_argument("--symmetric", action="store_true", help="numbers that GGUF's Q4_0 holds too")
     args = parser.parse_args()
     config = json.loads(args.config.read_text(encoding="utf-8"))
     switches = {"unaligned": args.unaligned, "symmetric": args.symmetric}
-    make_synthetic(args.folder, config, layers=args.layers, **switches)
+    make_synthetic(args.folder, config, layers=args.layers, experts=args.experts, **switches)
 
 
 if __name__ == "__main__":

@@ -61,3 +61,15 @@ def test_a_small_one_agrees_with_the_reference(path, unaligned, tmp_path):
     reference = forward(folder, token_ids.tolist())[-1]
     error = np.sqrt(((timeline.logits - reference) ** 2).mean() / (reference**2).mean())
     assert error < 1e-5
+
+
+def test_few_experts_leave_the_state_at_its_real_size(tmp_path):
+    config = json.loads(next(path for path in CONFIGS if path.stem == "qwen3.6-35b-a3b-mlx-4bit").read_text())
+    folder = make_synthetic(tmp_path, config, experts=8, hollow=True)
+    runtime = _core.Runtime(
+        str(folder), _core.ModelConfig(**load_config(folder).core_arguments()), memory_limit=8 << 30, max_context=512
+    )
+    assert runtime.memory_bytes["weights"] < 2 << 30
+    # docs/design/model.md: 30 layers of 32 x 128 x 128 and 3 x 8192 float32, 10 layers of 256 x 2 x 2 x 256 elements
+    assert runtime.state_use["slot_bytes"] == 30 * 4 * (32 * 128 * 128 + 3 * 8192)
+    assert runtime.state_use["page_bytes"] == 10 * 256 * 2 * 2 * 256 * (2 if runtime.dtype == "float16" else 4)
