@@ -152,7 +152,7 @@ print(rounds, stats.disk_hits)
 
 def test_two_processes_share_a_folder(checkpoint, tmp_path):
     soak = hypothesis.settings().max_examples > hypothesis.settings.get_profile("default").max_examples
-    seconds = 30 if soak else 2
+    seconds = 600 if soak else 2
     cache = tmp_path / "cache"
     workers = [
         subprocess.Popen(
