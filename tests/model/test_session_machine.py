@@ -1,5 +1,7 @@
 """Any mix of prefill, decode, fork, truncate, save, load, eviction and cancellation gives the logits of a fresh run."""
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,7 +15,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from lily import _core
+from lily.errors import DeviceError
 from lily.state_file import StateFile
+from tests.kernels.harness import NANO
 from tests.model.rig import BORDER, FINGERPRINTS, Rig, tokens
 from tests.model.support import FAMILIES, check_gate, prefill
 
@@ -38,6 +43,8 @@ class SessionMachine(RuleBasedStateMachine):
     rig: Rig
     reference: Rig
     folder = None
+    gate: ClassVar[dict[str, float]] = {}  # of check_gate
+    longest = 600  # tokens of a prompt
 
     def __init__(self):
         super().__init__()
@@ -60,7 +67,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     def check(self, session, token_ids):
         assert session.token_ids == list(token_ids)
-        check_gate(session.logits, self.expected(token_ids))
+        check_gate(session.logits, self.expected(token_ids), **self.gate)
 
     def pick(self, data):
         return data.draw(st.sampled_from(self.sessions))
@@ -73,7 +80,7 @@ class SessionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.sessions)
     @rule(data=st.data(), pieces=st.lists(st.sampled_from(PIECES), min_size=1, max_size=4), cut=LENGTHS)
     def prefill_anything(self, data, pieces, cut):
-        session, prompt = self.pick(data), [token_id for piece in pieces for token_id in piece][-600:]
+        session, prompt = self.pick(data), [token_id for piece in pieces for token_id in piece][-self.longest :]
         prompt = prompt[:cut] if cut % 2 else prompt
         assert 0 <= session.prefill(prompt) <= len(prompt)
         self.check(session, prompt)
@@ -83,7 +90,7 @@ class SessionMachine(RuleBasedStateMachine):
     def prefill_from_another(self, data, keep, length):
         """A prompt that starts as some session does: longer, shorter, or parting from it."""
         known = self.pick(data).token_ids
-        prompt = (known[: round(keep * len(known))] + tokens(length, length))[:600]
+        prompt = (known[: round(keep * len(known))] + tokens(length, length))[: self.longest]
         session = self.pick(data)
         session.prefill(prompt)
         self.check(session, prompt)
@@ -143,7 +150,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.sessions.append(loaded)
         self.check(loaded, [*session.token_ids, token_id])
 
-    @precondition(lambda self: self.sessions)
+    @precondition(lambda self: self.sessions and self.longest > 512)
     @rule(data=st.data(), seed=st.integers(0, 3))
     def cancel(self, data, seed):
         """Cancel a prefill at its first chunk, then try again."""
@@ -204,11 +211,7 @@ class SessionMachine(RuleBasedStateMachine):
         assert self.use() == self.idle, "everything was given back"
 
 
-@pytest.mark.parametrize(
-    ("family", "debug", "max_examples", "steps"),
-    [(FAMILIES[0], "", 12, 25), (FAMILIES[1], "", 6, 25), (FAMILIES[0], "checked,shuffled", 1, 8)],
-)
-def test_any_mix_gives_the_logits_of_a_fresh_run(checkpoint, tmp_path, family, debug, max_examples, steps):
+def run_machine(rig, reference, folder, *, max_examples, steps, **attributes):
     scale = settings().max_examples // settings.get_profile("default").max_examples  # 1, or more under `make soak`
     options = settings(
         max_examples=max_examples * scale,
@@ -216,18 +219,41 @@ def test_any_mix_gives_the_logits_of_a_fresh_run(checkpoint, tmp_path, family, d
         suppress_health_check=list(HealthCheck),
         print_blob=True,
     )
+    machine = type("Machine", (SessionMachine,), {"rig": rig, "reference": reference, "folder": folder, **attributes})
+    try:
+        run_state_machine_as_test(machine, settings=options)
+    finally:
+        del machine.rig, machine.reference  # hypothesis keeps the class
+
+
+# Room for 4 full sessions and few snapshots, so that eviction is part of the mix.
+ROOM = {"max_context": 640, "memory_limit": 22 << 20, "prefix_cache_bytes": 3 << 20}
+
+
+@pytest.mark.parametrize(
+    ("family", "debug", "max_examples", "steps"),
+    [(FAMILIES[0], "", 12, 25), (FAMILIES[1], "", 6, 25), (FAMILIES[0], "checked,shuffled", 1, 8)],
+)
+def test_any_mix_gives_the_logits_of_a_fresh_run(checkpoint, tmp_path, family, debug, max_examples, steps):
     folder = checkpoint(family)
-    # Room for 4 full sessions and few snapshots, so that eviction is part of the mix.
     with (
-        Rig(folder, max_context=640, memory_limit=22 << 20, prefix_cache_bytes=3 << 20, debug=debug, threads=1) as rig,
+        Rig(folder, debug=debug, threads=1, **ROOM) as rig,
         Rig(folder, max_context=640, prefix_cache_bytes=0, threads=1) as reference,
     ):
+        run_machine(rig, reference, tmp_path, max_examples=max_examples, steps=steps)
 
-        class Machine(SessionMachine):
-            pass
 
-        Machine.rig, Machine.reference, Machine.folder = rig, reference, tmp_path
-        try:
-            run_state_machine_as_test(Machine, settings=options)
-        finally:
-            del Machine.rig, Machine.reference  # hypothesis keeps the class
+@pytest.mark.parametrize("family", FAMILIES)
+def test_any_mix_on_the_metal_device(checkpoint, tmp_path, family):
+    try:
+        _core.Device("metal", sizes=NANO)
+    except DeviceError as error:
+        pytest.skip(str(error))
+    folder, options = checkpoint(family), {"device": "metal", "dtype": "float16"}
+    with (
+        Rig(folder, **options, **ROOM) as rig,
+        Rig(folder, max_context=640, prefix_cache_bytes=0, **options) as reference,
+    ):
+        # Wider than half mode's gates: another order of sums may choose another expert where two are near.
+        gate = {"ratio": 0.05, "divergence": 0.01, "gap": 0.3}
+        run_machine(rig, reference, tmp_path, max_examples=6, steps=15, gate=gate, longest=70)

@@ -1,0 +1,175 @@
+"""State on the Metal device: shared, kept, in files and after failures, on small checkpoints (half mode's gates)."""
+
+import numpy as np
+import pytest
+
+from lily import Engine, _core
+from lily.errors import DeviceError, MemoryLimitError, SnapshotError
+from tests.kernels.harness import NANO
+from tests.model.rig import BORDER, Rig, tokens
+from tests.model.support import check_gate, decode_rows, load, prefill
+from tests.oracles.forward import forward
+
+GATE = {"ratio": 0.004, "divergence": 5e-4, "gap": 0.1}
+PROMPT = [(37 * t + 1) % 512 for t in range(258)]  # to just behind a page; no expert is chosen by a hair
+TIMEOUT = 2  # MTLCommandBufferErrorTimeout
+PAGE_FAULT = 3  # MTLCommandBufferErrorPageFault
+
+
+@pytest.fixture(scope="module", autouse=True)
+def metal():
+    try:
+        _core.Device("metal", sizes=NANO)
+    except DeviceError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def failures():
+    """Function that makes all later command buffers end with an error of Metal, or none."""
+    control = pytest.importorskip("tests.softmetal.control")
+    if not control.is_present():
+        pytest.skip("this build has no software Metal")
+    yield lambda code: control.configure(fail_code=code)
+    control.configure()
+
+
+@pytest.fixture
+def rig(checkpoint):
+    made = []
+
+    def make(**options):
+        options = {"max_context": 512} | options
+        made.append(Rig(checkpoint("qwen3_5_moe"), device="metal", dtype="float16", **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_snapshots_and_forks_share_pages_and_diverge(checkpoint):
+    folder = checkpoint("qwen3_5_moe")
+    runtime = load(folder, device="metal", dtype="float16", max_context=512)
+    start = runtime.state_use
+    trunk = runtime.timeline()
+    logits = prefill(runtime, trunk, PROMPT)
+    branches = [trunk, trunk.fork(), trunk.fork()]
+    np.testing.assert_array_equal(branches[2].logits, logits)
+    snapshot = trunk.snapshot()
+    assert runtime.state_use["free_pages"] == start["free_pages"] - 2, "all share two pages"
+    runtime.decode(branches, [10, 20, 30])
+    assert runtime.state_use["free_pages"] == start["free_pages"] - 4, (
+        "the first appends, the others copy the last page"
+    )
+    for branch, token_id in zip(branches, (10, 20, 30), strict=True):
+        check_gate(branch.logits, forward(folder, [*PROMPT, token_id], chunk_size=64)[-1], **GATE)
+    back = runtime.timeline()
+    back.restore(snapshot)
+    check_gate(decode_rows(runtime, back, [9]), forward(folder, [*PROMPT, 9], chunk_size=64)[-1], **GATE)
+
+
+def test_state_goes_from_device_to_device(checkpoint):
+    folder, prompt = checkpoint("qwen3_next"), PROMPT[:40]
+    reference = forward(folder, [*prompt, 5], chunk_size=64)[-1]
+    devices = [load(folder, device=name, dtype="float16", max_context=512) for name in ("metal", "cpu")]
+    for source, target in (devices, devices[::-1]):
+        timeline, copy = source.timeline(), target.timeline()
+        logits = prefill(source, timeline, prompt)
+        copy.load_state(len(prompt), *timeline.read_state(), logits)
+        np.testing.assert_array_equal(copy.logits, logits)
+        check_gate(decode_rows(target, copy, [5]), reference, **GATE)
+
+
+def test_a_repeat_is_nearly_free_and_sessions_move_between_engines(tmp_path):
+    options = {"max_context": 512, "prefix_cache_bytes": "16MiB", "progress": False}
+    path, other_path = tmp_path / "metal.lily", tmp_path / "cpu.lily"
+    with (
+        Engine("lily-nano", device="metal", **options) as engine,
+        Engine("lily-nano", device="cpu", dtype="float16", **options) as cpu,
+        Engine("lily-nano", device="cpu", dtype="float32", **options) as exact,
+    ):
+        prompt = engine.tokenize("The quick brown fox")
+        first = engine.generate(prompt, max_tokens=3, temperature=0, ignore_eos=True)
+        second = engine.generate(prompt, max_tokens=3, temperature=0, ignore_eos=True)
+        assert (first.usage.cached_tokens, second.usage.cached_tokens) == (0, len(prompt) - 1)
+        assert first.token_ids == second.token_ids
+        with engine.prefill(prompt) as session, cpu.prefill(prompt) as other:
+            session.save(path)
+            other.save(other_path)
+        with cpu.load_session(path) as here, engine.load_session(other_path) as there:
+            assert here.token_ids == there.token_ids == prompt
+            here.decode(first.token_ids[0])
+            there.decode(first.token_ids[0])
+            check_gate(here.logits, there.logits.astype(np.float64), **GATE)
+        with pytest.raises(SnapshotError, match="dtype"):
+            exact.load_session(path)
+
+
+def test_a_device_error_spares_sessions_and_cache(rig, failures):
+    one, prompts = rig(prefix_cache_bytes=3 << 20), [tokens(seed, 20) for seed in range(3)]
+    expected = [one.reused([*prompt, 7])[1].astype(np.float64) for prompt in prompts]
+    with one.session() as first, one.session() as second, one.session() as third:
+        first.prefill(prompts[0])
+        second.prefill(prompts[1])
+        failures(TIMEOUT)
+        with pytest.raises(DeviceError) as caught:
+            first.decode(7)
+        assert (caught.value.code, caught.value.fatal) == ("gpu_timeout", False)
+        with pytest.raises(DeviceError):
+            third.prefill(tokens(9, 30))
+        failures(0)
+        assert first.token_ids == prompts[0] and third.token_ids == []
+        with pytest.raises(ValueError, match="no logits"):
+            _ = first.logits
+        for session, logits in ((second, expected[1]), (first, expected[0])):
+            session.decode(7)
+            check_gate(session.logits, logits, **GATE)
+        assert third.prefill([*prompts[2], 7]) == len(prompts[2]), "what the cache holds is as it was"
+        check_gate(third.logits, expected[2], **GATE)
+
+
+def test_a_fatal_device_error_says_so_and_a_new_engine_works(rig, failures):
+    one = rig()
+    with one.session() as session:
+        failures(PAGE_FAULT)
+        for _ in range(2):
+            with pytest.raises(DeviceError) as caught:
+                session.prefill([1, 2, 3])
+            assert caught.value.fatal
+        failures(0)
+        with pytest.raises(DeviceError, match="make a new engine"):
+            session.prefill([1, 2, 3])
+    assert rig().reused([1, 2, 3])[0] == 0
+
+
+def test_too_much_is_refused_before_it_runs(rig, failures):
+    one = rig(max_context=2048, memory_limit=11 << 20, prefix_cache_bytes=0)
+    failures(TIMEOUT)  # whatever ran now would fail
+    others = [one.runtime.timeline() for _ in range(2)]
+    for timeline in others:
+        timeline.reserve(2048)
+    with one.session() as session:
+        with pytest.raises(MemoryLimitError) as caught:
+            session.prefill(tokens(1, 2048))
+        assert caught.value.required_bytes > caught.value.available_bytes > 0
+        failures(0)
+        session.prefill(tokens(1, 20))
+
+
+def test_the_system_prompt_survives_and_memory_comes_back(rig):
+    one = rig(prefix_cache_bytes=2 << 20)
+    stem, levels = [BORDER, *tokens(0, 20)], set()
+    one.reused([*stem, BORDER, 1, BORDER])
+    one.owner.call(lambda: None)
+    idle = one.runtime.state_use
+    for seed in range(12):
+        one.reused(tokens(seed, 5))
+        one.owner.call(lambda: None)  # closing of sessions is posted
+        use = one.runtime.state_use
+        assert use["snapshot_bytes"] <= use["snapshot_limit_bytes"]
+        levels.add(use["free_slots"] + use["kept_slots"])
+        assert use["kept_pages"] == use["reclaimable_pages"]
+    assert levels == {idle["free_slots"] + idle["kept_slots"]}
+    assert one.cache.stats().evictions > 0
+    assert one.reused([*stem, BORDER, 2, BORDER])[0] == len(stem)
