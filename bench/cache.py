@@ -128,13 +128,13 @@ def main() -> None:
     parser = arm.options(__doc__ or "")
     parser.add_argument("--users", type=int, default=50, help="of the burst (default: %(default)s)")
     parser.add_argument("--system-bytes", type=int, default=7168, help="of their system prompt (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=200, help="of one conversation (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=200, help="of one conversation (default: %(default)s)")
     options = parser.parse_args()
 
     computed: list[int] = []
     metrics: dict[str, float] = {}
     # A token is at least a byte.
-    length = max(2 * options.context, options.system_bytes) + 2 * options.rounds + MARGIN
+    length = max(2 * options.context, options.system_bytes) + 2 * options.turns + MARGIN
     with Engine(options.model, device=options.device, max_context=length) as engine:
         tokens = arm.prompt(length, engine.config.vocab_size)
         prompt = tokens[: options.context]
@@ -156,7 +156,7 @@ def main() -> None:
         ]
         metrics["burst_prompt_tokens"] = statistics.median(map(len, users))
         metrics |= burst(engine, users, "burst", computed)
-        metrics |= conversation(engine, tokens[:16], options.rounds, computed)
+        metrics |= conversation(engine, tokens[:16], options.turns, computed)
     with Engine(options.model, device=options.device, max_context=length, prefix_cache_bytes=0) as engine:
         first_token(engine, prompt)
         metrics |= burst(engine, users, "burst_without_cache", computed)
