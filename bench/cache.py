@@ -1,4 +1,4 @@
-"""Arm: the prefix cache. A repeat, a burst of users of one system prompt, restores from memory and disk, 200 rounds.
+"""Arm: the prefix cache. A repeat, a burst of users of one system prompt, restores from memory and disk, 200 turns.
 
 State of the real size without the real weights:
 
@@ -103,23 +103,27 @@ def files(engine: Engine, prompt: Sequence[int], computed: list[int]) -> dict[st
     return times | {"file_mib": size / 2**20, "state_mib": engine.runtime.state_use["slot_bytes"] / 2**20}
 
 
-def conversation(engine: Engine, start: Sequence[int], rounds: int, computed: list[int]) -> dict[str, float]:
-    """Memory after many rounds of one conversation: what snapshots hold, and how the process grew at last."""
+def conversation(engine: Engine, start: Sequence[int], turns: int, computed: list[int]) -> dict[str, float]:
+    """Memory after many turns of one conversation: the snapshots', the process's, and its growth that is not theirs."""
     engine.prefix_cache.clear()
     timeline, middle = list(start), 0.0
-    for n in range(rounds):
-        if n == rounds // 2:
-            middle = resident_mib()
+
+    def snapshots_mib() -> float:
+        return engine.prefix_cache.stats().snapshot_bytes / 2**20
+
+    for n in range(turns):
+        if n == turns // 2:
+            middle = resident_mib() - snapshots_mib()
         done = engine.generate(timeline, max_tokens=2, temperature=0, ignore_eos=True)
         timeline += done.token_ids
     computed += timeline
-    stats, after = engine.prefix_cache.stats(), resident_mib()
+    after, kept = resident_mib(), snapshots_mib()
     engine.prefix_cache.clear()
     return {
-        "snapshot_mib_after_rounds": stats.snapshot_bytes / 2**20,
-        "snapshot_limit_mib": stats.limit_bytes / 2**20,
-        "resident_mib_after_rounds": after,
-        "resident_growth_mib": after - middle,
+        "snapshot_mib_after_turns": kept,
+        "snapshot_limit_mib": engine.prefix_cache.stats().limit_bytes / 2**20,
+        "resident_mib_after_turns": after,
+        "resident_growth_beside_snapshots_mib": after - kept - middle,
         "resident_mib_after_clear": resident_mib(),
     }
 

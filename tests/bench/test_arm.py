@@ -1,12 +1,14 @@
 """What arms print and what they are fed."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from bench import arm
 from bench.run import parse_arm
-from bench.runner import Arm, parse_result
+from bench.runner import ROOT, Arm, parse_result
 
 
 def test_prompt_is_the_same_everywhere_and_keeps_off_the_special_tokens() -> None:
@@ -32,3 +34,28 @@ def test_an_arm_may_be_any_command() -> None:
 def test_an_arm_without_name_or_command_is_refused(text: str) -> None:
     with pytest.raises(Exception, match="NAME=COMMAND"):
         parse_arm(text)
+
+
+def test_the_cache_arm_repeats_itself_and_finds_the_cache() -> None:
+    command = (
+        sys.executable,
+        "-m",
+        "bench.cache",
+        "--context",
+        "80",
+        "--users",
+        "3",
+        "--turns",
+        "6",
+        "--system-bytes",
+        "200",
+    )
+    runs = [
+        parse_result(Arm("A", command), subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout)
+        for _ in range(2)
+    ]
+    assert runs[0].digest == runs[1].digest
+    metrics = runs[0].metrics
+    assert metrics["warm_computed_tokens"] == 1
+    assert 0 < metrics["snapshot_mib_after_turns"] < metrics["snapshot_limit_mib"]
+    assert metrics["file_mib"] > metrics["state_mib"] > 0
