@@ -30,8 +30,10 @@ def failures():
     control = pytest.importorskip("tests.softmetal.control")
     if not control.is_present():
         pytest.skip("this build has no software Metal")
+    control.take_reports()
     yield lambda code: control.configure(fail_code=code)
     control.configure()
+    assert control.take_reports() == [], "nothing was misused on the way"
 
 
 @pytest.fixture
@@ -127,6 +129,42 @@ def test_a_device_error_spares_sessions_and_cache(rig, failures):
             check_gate(session.logits, logits, **GATE)
         assert third.prefill([*prompts[2], 7]) == len(prompts[2]), "what the cache holds is as it was"
         check_gate(third.logits, expected[2], **GATE)
+
+
+def test_a_prefill_that_failed_midway_resumes(rig, failures):
+    one, prompt = rig(max_context=640), tokens(5, 530)
+
+    class Failing:
+        """The runtime, on a device whose second chunk fails."""
+
+        def __getattr__(self, name):
+            return getattr(one.runtime, name)
+
+        def prefill(self, timeline, *arguments, **options):
+            failures(TIMEOUT if timeline.num_tokens else 0)
+            return one.runtime.prefill(timeline, *arguments, **options)
+
+    with one.session() as session:
+        session._runtime = Failing()
+        with pytest.raises(DeviceError, match="Metal failed to run"):
+            session.prefill(prompt)
+        assert session.num_computed_tokens == 512
+    failures(0)
+    reused, logits = one.reused(prompt)
+    assert reused == 512
+    timeline = one.runtime.timeline()
+    check_gate(logits, prefill(one.runtime, timeline, prompt).astype(np.float64), **GATE)
+
+
+def test_an_engine_serves_on_after_a_device_error(failures):
+    with Engine("lily-nano", device="metal", max_context=512, progress=False) as engine:
+        prompt = engine.tokenize("The quick brown fox")
+        expected = engine.generate(prompt, max_tokens=3, temperature=0, ignore_eos=True).token_ids
+        failures(TIMEOUT)
+        with pytest.raises(DeviceError, match="macOS ended work"):
+            engine.generate(prompt, max_tokens=3)
+        failures(0)
+        assert engine.generate(prompt, max_tokens=3, temperature=0, ignore_eos=True).token_ids == expected
 
 
 def test_a_fatal_device_error_says_so_and_a_new_engine_works(rig, failures):
