@@ -2,6 +2,7 @@
 
 python -m bench.run decode --model lily-nano
 python -m bench.run prefill --model FOLDER --context 2048 --arm "peer=python my_peer.py --context 2048"
+python -m bench.run cache --model FOLDER --context 2000
 
 Options that bench.run does not know go to the lily arm: python -m bench.decode --help lists them. Another arm is any
 command that prints what bench/runner.py expects.
