@@ -256,4 +256,4 @@ def test_any_mix_on_the_metal_device(checkpoint, tmp_path, family):
     ):
         # Wider than half mode's gates: another order of sums may choose another expert where two are near.
         gate = {"ratio": 0.02, "divergence": 2e-3, "gap": 0.2}
-        run_machine(rig, reference, tmp_path, max_examples=6, steps=15, gate=gate, longest=70)
+        run_machine(rig, reference, tmp_path, max_examples=15, steps=15, gate=gate, longest=70)
