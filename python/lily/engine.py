@@ -98,8 +98,8 @@ class Engine:
         self._chat_template = load_chat_template(folder, self._tokenizer, chat_template)
         self._running: list[_core.Timeline] = []  # of generations; used by the owner thread only
         self._owner = Owner(f"lily-engine-{next(_numbers)}")
-        self._finalizer = weakref.finalize(self, self._owner.close)
         try:
+            self._finalizer = weakref.finalize(self, self._owner.close)
             cache_bytes = prefix_cache_bytes if prefix_cache_bytes in (None, 0) else parse_bytes(prefix_cache_bytes)
             self._runtime = self._load(
                 folder, device=device, dtype=dtype, max_context=max_context, prefix_cache_bytes=cache_bytes

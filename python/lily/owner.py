@@ -152,7 +152,12 @@ class Owner:
         self._process = os.getpid()
         # A daemon: the interpreter would otherwise wait for it before finalisers could close it.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # Ctrl-C: the thread may run already, and nobody could stop it later
+            self._stopping.set()
+            self._inbox.put(None)
+            raise
 
     @property
     def closed(self) -> bool:

@@ -1,4 +1,4 @@
-"""The linter in a process of its own: libclang crashed in one that had run shaders on software Metal; why is unknown."""
+"""The linter in its own process: libclang crashed in one that had run shaders on software Metal (why is unknown)."""
 
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
