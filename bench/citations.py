@@ -45,11 +45,14 @@ def problem(citation: Citation, root: Path) -> str | None:
     file = root / citation.file
     if not file.is_file():
         return f"{citation.file} does not exist"
-    value = json.loads(file.read_text())
-    for key in citation.path.split("."):
-        if not isinstance(value, dict) or key not in value:
+    value, rest = json.loads(file.read_text()), citation.path
+    while rest:
+        # A name may hold a dot itself, as llama.cpp does.
+        keys = [key for key in (value if isinstance(value, dict) else ()) if f"{rest}.".startswith(f"{key}.")]
+        if not keys:
             return f"{citation.file} has no {citation.path}"
-        value = value[key]
+        key = max(keys, key=len)
+        value, rest = value[key], rest[len(key) + 1 :]
     if type(value) not in (int, float):
         return f"{citation.file}#{citation.path} is {value!r}, not a number"
     shown = Decimal(citation.shown.replace(",", ""))
