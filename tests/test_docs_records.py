@@ -38,6 +38,13 @@ RECORD = {
 }
 
 
+# As bench.full_size and bench.accuracy write it: numbers of one run.
+SINGLE = {name: value for name, value in RECORD.items() if name != "rounds"} | {
+    "bench": "single-x",
+    "arms": {"lily": {"metrics": {"load_seconds": 0.5}}},
+}
+
+
 def build(folder: Path, bench_records: ModuleType, monkeypatch: pytest.MonkeyPatch) -> str:
     """HTML of a page that is nothing but the directive."""
     from sphinx.application import Sphinx
@@ -67,6 +74,17 @@ def test_records_become_tables_and_charts(
     assert cells == ["tokens per second", "11", "6", "first ms", "2", ""]
     charts = sorted((tmp_path / "html" / "_images").glob("*.svg"))
     assert len(charts) == 2 and all("<svg" in chart.read_text() for chart in charts)
+
+
+def test_single_runs_have_a_table_and_no_chart(
+    tmp_path: Path, bench_records: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / "single.json").write_text(json.dumps(SINGLE))
+    page = build(tmp_path, bench_records, monkeypatch)
+    assert "A processor, 4 cores, one run, commit" in page
+    assert re.findall(r"<td[^>]*><p>(.*?)</p></td>", page) == ["load seconds", "0.5"]
+    assert not list((tmp_path / "html" / "_images").glob("*.svg"))
 
 
 def test_without_records_the_page_says_so(

@@ -14,7 +14,7 @@ CHARTS = Path(__file__).parents[1] / "_build" / "charts"
 
 
 class BenchRecords(SphinxDirective):
-    """For each record its date, machine, command, a table of medians, and a chart per metric."""
+    """For each record its date, machine, command, a table of medians, and a chart per metric of several rounds."""
 
     def run(self) -> list[nodes.Node]:
         paths = sorted(RECORDS.glob("*.json"))
@@ -30,10 +30,13 @@ class BenchRecords(SphinxDirective):
         section = nodes.section(ids=[nodes.make_id(path.stem)])
         section += nodes.title(text=f"{record['bench']}, {record['date']}")
         code = record["code"]["commit"][:12]
-        about = f"{machine['cpu']}, {machine['usable_cores']} cores, {record['rounds']} rounds, commit {code}: "
+        rounds = f"{record['rounds']} rounds" if "rounds" in record else "one run"
+        about = f"{machine['cpu']}, {machine['usable_cores']} cores, {rounds}, commit {code}: "
         section += nodes.paragraph("", about, nodes.literal(text=record["command"]))
         section += _table(record["arms"])
         for number, metric in enumerate(_metrics(record["arms"])):
+            if not all(isinstance(arm["metrics"].get(metric, {}), dict) for arm in record["arms"].values()):
+                continue  # a single number has no chart
             chart = CHARTS / f"{path.stem}-{number}.svg"
             draw(record["arms"], metric, chart)
             relative = "/" + chart.relative_to(Path(self.env.srcdir)).as_posix()
@@ -45,13 +48,18 @@ def _metrics(arms: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(name for arm in arms.values() for name in arm["metrics"]))
 
 
+def _median(value: Any) -> float:
+    """Of the rounds; of a single run its number."""
+    return float(value["median"] if isinstance(value, dict) else value)
+
+
 def _table(arms: dict[str, Any]) -> nodes.table:
     """Medians: a row per metric, a column per arm."""
     rows = [["median", *arms]]
     for metric in _metrics(arms):
         values = (arm["metrics"].get(metric) for arm in arms.values())
         rows.append(
-            [metric.replace("_", " "), *("" if value is None else f"{value['median']:,.4g}" for value in values)]
+            [metric.replace("_", " "), *("" if value is None else f"{_median(value):,.4g}" for value in values)]
         )
     group = nodes.tgroup(cols=len(rows[0]))
     group += [nodes.colspec(colwidth=1) for _ in rows[0]]
