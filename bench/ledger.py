@@ -4,9 +4,10 @@
 
 Everything but the last column is counted from the programs, recorded for a device without memory; nothing is run or
 timed. Bytes: every byte that a dispatch touches, once. The traffic of keys and values that attention reads again, tile
-by tile, is a column of its own. Tokens per second are a PREDICTION: per level the larger of bytes / bandwidth and
-FLOPs / rate, plus a cost. The defaults are calibrated with published figures of an engine for the same model
-(`PUBLISHED`); the last table shows how well the formula gives them back. No figure of lily is among them.
+by tile, is a column of its own. Threadgroup memory is static, as a compiler for another GPU keeps it, with matrix
+products on simdgroup matrices and on tensor operations. Tokens per second are a PREDICTION: per level the larger of
+bytes / bandwidth and FLOPs / rate, plus a cost. The defaults are calibrated with published figures of an engine for the
+same model (`PUBLISHED`); the last table shows how well the formula gives them back. No figure of lily is among them.
 """
 
 import argparse
@@ -23,6 +24,9 @@ from pathlib import Path
 from lily import _core
 from lily.config import load_config
 from tools.make_synthetic import make_synthetic
+from tools.msl.build import Source, ptx, threadgroup_bytes
+from tools.msl.grid import constants, find_grid
+from tools.msl.preamble import FORMS, kernel_defines
 
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "tests/model/configs/qwen3.6-35b-a3b-mlx-4bit.json"
@@ -51,12 +55,6 @@ def op_of(name: str) -> str:
     return re.sub(r"(_q\dg64w?)*_f16", "", name)
 
 
-def grid_constants() -> dict[str, int]:
-    """Plain numbers of shaders/lily_grid.h."""
-    text = (ROOT / "shaders/lily_grid.h").read_text(encoding="utf-8")
-    return {name: int(value) for name, value in re.findall(r"^#define (\w+) (\d+)u\b", text, re.MULTILINE)}
-
-
 @dataclass
 class Cost:
     """Of one dispatch, of the dispatches of a kernel, or of a whole program."""
@@ -82,6 +80,7 @@ class Row:
     levels: int = 0
     total: Cost = field(default_factory=Cost)
     kernels: dict[str, Cost] = field(default_factory=lambda: defaultdict(Cost))
+    names: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # by kernel: with formats of weights
     seconds: float = 0  # predicted
     chunk_dispatches: int = 0  # the most of one chunk
 
@@ -101,14 +100,15 @@ class Ledger:
 
     def __init__(self, config: Mapping[str, object], max_context: int = max(CONTEXTS), machine: Machine | None = None):
         self.machine = machine or Machine()
-        self.grid = grid_constants()
         with tempfile.TemporaryDirectory() as folder:
             make_synthetic(Path(folder), dict(config), hollow=True)
             arguments = load_config(Path(folder)).core_arguments()
             native = _core.ModelConfig(**arguments)
             self.recording = _core.Recording(folder=folder, config=native, max_context=max_context)
-        s: Sizes = arguments["sizes"]
+        pages = -(-max_context // constants()["LILY_PAGE_TOKENS"])
+        s: Sizes = {**arguments["sizes"], "max_pages": pages}
         self.sizes = s
+        self.eps: float = arguments["rms_norm_eps"]
         self.query = s["num_attention_heads"] * s["head_dim"]
         self.key = s["num_key_value_heads"] * s["head_dim"]
         self.key_dim = s["linear_num_key_heads"] * s["linear_key_head_dim"]
@@ -133,6 +133,15 @@ class Ledger:
                 self._count(row, program, chunk * CHUNK_TOKENS, fixed)
         return row
 
+    def threadgroup_bytes(self, names: Iterable[str], form: str) -> int:
+        """Static threadgroup memory: the most of some kernels, in one of the FORMS of matrix products."""
+        return max(self._threadgroup_bytes(name, form) for name in names)
+
+    def _threadgroup_bytes(self, name: str, form: str) -> int:
+        grid = find_grid(name)
+        source = Source.read(grid.shader, kernel_defines(name, self.sizes, self.eps, form))
+        return threadgroup_bytes(ptx(source))[grid.function]
+
     def _count(self, row: Row, program: Sequence[Dispatch], position: int, fixed: dict[int, Cost]) -> None:
         """Adds a program to the row. `position`: tokens before the chunk; of a step, its context. `fixed` keeps, by the
         place in the program, the costs that do not depend on it."""
@@ -143,6 +152,7 @@ class Ledger:
                 fixed[place] = cost
             for total in (by_level[level], row.kernels[op_of(name)], row.total):
                 total.add(cost)
+            row.names[op_of(name)].add(name)
         row.levels += len(by_level)
         row.chunk_dispatches = max(row.chunk_dispatches, len(program))
         row.seconds += sum(
@@ -176,7 +186,7 @@ class Ledger:
         if op == "attn_split":
             cost.kv_traffic_bytes = cost.kv_bytes
         if op == "attn_prefill":
-            tile = self.grid["LILY_ATTN_PREFILL_ROWS"], self.grid["LILY_ATTN_PREFILL_HEADS"]
+            tile = constants()["LILY_ATTN_PREFILL_ROWS"], constants()["LILY_ATTN_PREFILL_HEADS"]
             cost.kv_traffic_bytes = self.kv_traffic(position + args[2], rows, *tile)
         return cost
 
@@ -263,13 +273,22 @@ def table(title: str, rows: Iterable[Row], per_token: bool) -> None:
         )
 
 
-def kernel_table(row: Row) -> None:
+def kernel_tables(ledger: Ledger, rows: Sequence[Row]) -> None:
+    """Of the shortest and the longest context."""
+    for row in sorted({row.context: row for row in (rows[0], rows[-1])}.values(), key=lambda row: row.context):
+        kernel_table(ledger, row)
+
+
+def kernel_table(ledger: Ledger, row: Row) -> None:
     print(f"\nKernels at context {row.context:,}")
-    print(f"{'kernel':20} {'dispatches':>10} {'read MB':>12} {'written MB':>12} {'GFLOP':>11}")
+    forms = " ".join(f"{form:>10}" for form in FORMS)
+    head = f"{'kernel':20} {'dispatches':>10} {'read MB':>12} {'written MB':>12} {'GFLOP':>12}"
+    print(f"{'':{len(head)}} {'threadgroup bytes':>{len(forms)}}\n{head} {forms}")
     for op, cost in sorted(row.kernels.items(), key=lambda item: -item[1].bytes_read):
+        needs = " ".join(f"{ledger.threadgroup_bytes(row.names[op], form):10,}" for form in FORMS)
         print(
             f"{op:20} {cost.dispatches:10,} {cost.bytes_read / 1e6:12,.1f} {cost.bytes_written / 1e6:12,.1f} "
-            f"{cost.flops / 1e9:11,.2f}"
+            f"{cost.flops / 1e9:12,.2f} {needs}"
         )
 
 
@@ -317,9 +336,9 @@ def main() -> None:
         print(json.dumps({"decode": [as_json(row) for row in decode], "prefill": [as_json(row) for row in prefill]}))
         return
     table("Decode, one token", decode, per_token=True)
-    kernel_table(decode[0])
+    kernel_tables(ledger, decode)
     table(f"Prefill of a whole prompt in chunks of {CHUNK_TOKENS} tokens, without the head", prefill, per_token=False)
-    kernel_table(prefill[-1])
+    kernel_tables(ledger, prefill)
     print(f"\nTokens/s are a PREDICTION for {machine}, not a measurement.")
     if options.config == CONFIG:
         calibration(ledger)

@@ -18,7 +18,7 @@ assert FILES
 
 
 def source(path: Path, weight: str, gemm: str) -> Source:
-    return Source.read(path, {**model_defines(weight=weight, second=weight), "LILY_GEMM_FORM": gemm})
+    return Source.read(path, model_defines(formats=(weight, weight)) | {"LILY_GEMM_FORM": gemm})
 
 
 @pytest.mark.parametrize(("weight", "gemm"), FORMS)
