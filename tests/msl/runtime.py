@@ -69,17 +69,24 @@ def run(
 ) -> list[Array]:  # fmt: skip
     """Copies of the buffers after a dispatch of `groups` threadgroups of `threads` threads. Raises KernelFault."""
     shader = Source.read(source, defines) if isinstance(source, Path) else Source(source, "shader", defines or {})
-    loaded = ctypes.CDLL(str(library(shader, math)))
-    exports = ctypes.c_char.in_dll(loaded, "msl_exports")
     memory = [guarded(np.ascontiguousarray(b)) for b in buffers]
-    addresses = (ctypes.c_void_p * len(memory))(*[b.ctypes.data for b in memory])
+    dispatch(library(shader, math), kernel, [b.ctypes.data for b in memory], groups, threads, reverse)
+    return memory
+
+
+def dispatch(
+    compiled: Path, kernel: str, addresses: Sequence[int], groups: Sequence[int], threads: Sequence[int],
+    reverse: bool = False,
+) -> None:  # fmt: skip
+    """Runs a kernel of a compiled library on memory at these addresses. Raises KernelFault."""
+    exports = ctypes.c_char.in_dll(ctypes.CDLL(str(compiled)), "msl_exports")
     size = ctypes.c_uint * 3
     fault = _runtime().run_kernel(
-        ctypes.byref(exports), kernel.encode(), addresses, size(*groups), size(*threads), int(reverse)
-    )
+        ctypes.byref(exports), kernel.encode(), (ctypes.c_void_p * len(addresses))(*addresses), size(*groups),
+        size(*threads), int(reverse),
+    )  # fmt: skip
     if fault:
         raise KernelFault(fault.decode())
-    return memory
 
 
 def counts() -> tuple[int, int, int]:

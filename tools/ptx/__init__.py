@@ -1,0 +1,1 @@
+"""Metal shaders on an NVIDIA GPU: the kernel tests of tests/kernels with every shader run as PTX."""
