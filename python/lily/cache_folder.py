@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from .state_file import FORMAT, TEMPORARY
 
 _MODEL_FOLDER: Final = re.compile(r"[0-9a-f]{16}")
-_STATE_NAME: Final = re.compile(r"(\d{8})-[0-9a-f]{32}\.lily")
+STATE_NAME: Final = re.compile(r"(\d{8})-[0-9a-f]{32}\.lily")
 _MAX_HEADER_BYTES: Final = 64 << 20
 
 
@@ -60,14 +61,20 @@ def cached_prompts(cache_dir: Path) -> Iterator[CachedPrompt]:
     for folder in sorted(cache_dir.iterdir()):
         if not (_MODEL_FOLDER.fullmatch(folder.name) and folder.is_dir()):
             continue
-        for path in sorted(folder.iterdir()):
-            match = _STATE_NAME.fullmatch(path.name)
+        for path in _entries(folder):
+            match = STATE_NAME.fullmatch(path.name)
             with suppress(FileNotFoundError):  # another process may remove it
-                if match:
-                    status = path.stat()
+                status = path.stat()
+                if match and stat.S_ISREG(status.st_mode):
                     yield CachedPrompt(
                         path=path, num_tokens=int(match[1]), num_bytes=status.st_size, last_used=status.st_mtime
                     )
+
+
+def _entries(folder: Path) -> list[Path]:
+    with suppress(FileNotFoundError):  # another process may remove it
+        return sorted(folder.iterdir())
+    return []
 
 
 def clear_folder(cache_dir: Path) -> tuple[int, int]:

@@ -12,39 +12,48 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from queue import Full, Queue
+from queue import Queue
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .cache_folder import STATE_NAME, cached_prompts
 from .errors import SnapshotError
-from .state_file import TEMPORARY, StateFile
+from .state_file import TEMPORARY, StateFile, snapshot_error
 
 MIN_GAIN: Final = 64  # tokens that a file must save: reading one costs as much as computing some
 MAX_BYTES: Final = 64 << 30
-_SUFFIX: Final = ".lily"
 _STALE_SECONDS: Final = 3600.0
 _MAX_WAITING: Final = 2  # snapshots in memory on their way to the disk
 
 _log: Final = logging.getLogger("lily")
 TokenIds = NDArray[np.uint32]
+_File = tuple[str, int, int, int]  # name, inode, bytes, time of the last change
 State = tuple[NDArray[np.float32], NDArray[np.float32], list[NDArray[np.float32] | NDArray[np.float16]]]
 
 
 class DiskCache:
-    """A folder of state files of one model. `find` and `store` are called by one thread; a second one writes."""
+    """The state files of one model in a folder that models share. `find` and `store` are called by one thread; a second
+    one writes. limit_bytes: of all models' files; None: a quarter of what the disk could give, at most MAX_BYTES.
 
-    def __init__(self, folder: Path, fingerprints: Mapping[str, str], *, limit_bytes: int | None = None) -> None:
+    Raises OSError if the folder cannot be made.
+    """
+
+    def __init__(self, cache_dir: Path, fingerprints: Mapping[str, str], *, limit_bytes: int | None = None) -> None:
         key = hashlib.sha256(repr(sorted(fingerprints.items())).encode()).hexdigest()[:16]
-        self._folder = folder / key
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._cache_dir, self._folder = cache_dir, cache_dir / key
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = f"{error.strerror}; cache_dir must be a folder that this process can write to"
+            raise OSError(error.errno, reason, str(self._folder)) from error
         self._fingerprints = fingerprints
         self._limit = limit_bytes
-        self._damaged: set[tuple[str, int]] = set()  # (name, inode) of files found unusable: not read again
+        self._damaged: set[_File] = set()  # found unusable: not read again
         self._queue: Queue[StateFile | None] = Queue(_MAX_WAITING)
         self._thread = threading.Thread(target=self._write_all, name="lily-disk-cache", daemon=True)
         self._thread.start()
@@ -53,7 +62,7 @@ class DiskCache:
         """The file with the longest beginning of `prompt` [n], below n, if it saves MIN_GAIN tokens and is sound."""
         by_length: dict[int, set[str]] = {}
         for name in self._names():
-            length = int(name.partition("-")[0])
+            length = int(name[:8])
             if longer_than + MIN_GAIN <= length < len(prompt):
                 by_length.setdefault(length, set()).add(name)
         wanted = _names_of(prompt, sorted(by_length))
@@ -76,8 +85,14 @@ class DiskCache:
             logits=None,
             fingerprints=self._fingerprints,
         )
-        with suppress(Full):
-            self._queue.put_nowait(file)
+        self._queue.put(file)  # this thread alone does, so there is room
+
+    def refuse(self, file: StateFile, reason: str) -> None:
+        """Do not offer this file again, which `find` gave."""
+        (name,) = _names_of(file.token_ids, [len(file.token_ids)]).values()
+        _log.warning("prefix cache: %s", snapshot_error(self._folder / name, reason))
+        with suppress(OSError):
+            self._damaged.add(_identity(name, (self._folder / name).stat()))
 
     def flush(self) -> None:
         """Wait until everything stored so far is written."""
@@ -88,28 +103,30 @@ class DiskCache:
         self._queue.put(None)
         self._thread.join()
 
-    def _names(self) -> list[str]:
+    def _names(self) -> Iterator[str]:
         with suppress(FileNotFoundError), os.scandir(self._folder) as entries:
-            return [
-                entry.name
-                for entry in entries
-                if entry.name.endswith(_SUFFIX)
-                and entry.name.partition("-")[0].isdecimal()
-                and (entry.name, entry.inode()) not in self._damaged
-            ]
-        return []
+            for entry in entries:
+                with suppress(OSError):
+                    if not STATE_NAME.fullmatch(entry.name) or not entry.is_file():
+                        continue
+                    if not self._damaged or _identity(entry.name, entry.stat()) not in self._damaged:
+                        yield entry.name
 
     def _read(self, name: str, token_ids: TokenIds) -> StateFile | None:
         path = self._folder / name
         try:
-            inode = path.stat().st_ino
+            found = _identity(name, path.stat())
+        except OSError:
+            return None  # another process removed it just now
+        try:
             file = StateFile.read(path, self._fingerprints)
-        except (SnapshotError, OSError) as error:
+        except SnapshotError as error:
             if path.exists():
                 _log.warning("prefix cache: %s", error)
-                self._damaged.add((name, inode))
-            return None  # another process may have removed it just now
+                self._damaged.add(found)
+            return None
         if not np.array_equal(file.token_ids, token_ids):
+            self._damaged.add(found)
             return None
         with suppress(OSError):
             os.utime(path)
@@ -119,37 +136,38 @@ class DiskCache:
         while (file := self._queue.get()) is not None:
             (name,) = _names_of(file.token_ids, [len(file.token_ids)]).values()
             try:
+                self._folder.mkdir(parents=True, exist_ok=True)  # somebody may have cleared the folder
                 file.write(self._folder / name)
-                self._make_room(name)
-            except OSError as error:
+                self._make_room(self._folder / name)
+            except Exception as error:  # the thread must live: others wait for it
                 _log.warning("prefix cache: a snapshot could not be written to %s: %s", self._folder, error)
             finally:
                 del file
                 self._queue.task_done()
         self._queue.task_done()
 
-    def _make_room(self, newest: str) -> None:
-        """Remove the files used longest ago until the rest fits, and what crashed writers left behind."""
-        files, total = [], 0
-        with os.scandir(self._folder) as entries:
-            for entry in entries:
-                with suppress(FileNotFoundError):
-                    status = entry.stat()
-                    if entry.name.endswith(TEMPORARY) and time.time() - status.st_mtime > _STALE_SECONDS:
-                        os.unlink(entry.path)
-                    elif entry.name.endswith(_SUFFIX):
-                        total += status.st_size
-                        if entry.name != newest:
-                            files.append((status.st_mtime_ns, status.st_size, entry.path))
+    def _make_room(self, newest: Path) -> None:
+        """Remove what crashed writers left behind, and the files used longest ago until the rest fits."""
+        for path in self._folder.glob(f"*{TEMPORARY}"):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > _STALE_SECONDS:
+                    path.unlink()
+        prompts = list(cached_prompts(self._cache_dir))
+        total = sum(prompt.num_bytes for prompt in prompts)
         limit = self._limit
-        if limit is None:  # a quarter of what the disk could give
+        if limit is None:
             limit = min(MAX_BYTES, (shutil.disk_usage(self._folder).free + total) // 4)
-        for _, size, path in sorted(files):
+        for prompt in sorted(prompts, key=lambda prompt: prompt.last_used):
             if total <= limit:
                 return
-            with suppress(FileNotFoundError):
-                os.unlink(path)
-            total -= size
+            if prompt.path != newest:
+                with suppress(OSError):
+                    prompt.path.unlink(missing_ok=True)
+                    total -= prompt.num_bytes
+
+
+def _identity(name: str, status: os.stat_result) -> _File:
+    return name, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _names_of(token_ids: TokenIds, lengths: list[int]) -> dict[int, str]:
@@ -159,5 +177,5 @@ def _names_of(token_ids: TokenIds, lengths: list[int]) -> dict[int, str]:
     for length in lengths:
         digest.update(np.ascontiguousarray(token_ids[done:length], dtype="<u4").tobytes())
         done = length
-        names[length] = f"{length:08d}-{digest.hexdigest()[:32]}{_SUFFIX}"
+        names[length] = f"{length:08d}-{digest.hexdigest()[:32]}.lily"
     return names

@@ -37,7 +37,7 @@ from .progress import Progress, ProgressOption, ProgressReport, wants_progress
 from .reasoning import Reasoning, read_reasoning
 from .scoring import score_labels
 from .session import Session, check_token_ids, context_length_error, decode_sessions, locked
-from .state_file import StateFile
+from .state_file import StateFile, snapshot_error
 from .stream import ChatStream, Stream
 from .tokenizer import Tokenizer
 from .tools import ToolLike, as_tools
@@ -345,6 +345,9 @@ class Engine:
         session = self.session()
         try:
             session._load(file)
+        except ValueError as error:
+            session.close()
+            raise snapshot_error(Path(path), f"it holds no state of this model: {error}") from error
         except BaseException:
             session.close()
             raise

@@ -177,7 +177,9 @@ class PrefixCache:
         cached = best.node.num_tokens if best is not None else 0
         reused = max(cached, own_tokens)
         if self._disk is not None and (stored := self._disk.find(prompt, longer_than=reused)) is not None:
-            reused = self._load(timeline, stored)
+            if not self._load(timeline, stored, self._disk):
+                return self.restore(timeline, prompt)
+            reused = len(stored.token_ids)
         elif best is not None and cached > own_tokens:
             timeline.restore(best.snapshot)
         if best is not None and reused == cached:
@@ -266,14 +268,20 @@ class PrefixCache:
                     return None
                 self._evict(victim)
 
-    def _load(self, timeline: _core.Timeline, stored: StateFile) -> int:
+    def _load(self, timeline: _core.Timeline, stored: StateFile, disk: DiskCache) -> bool:
+        """Continue from a file. False, and an empty timeline, if it holds no state of this model after all."""
         num_tokens = len(stored.token_ids)
         timeline.reset()
         self.reserve(timeline, num_tokens)
-        timeline.load_state(num_tokens, stored.recurrent_state, stored.conv_state, stored.kv)
+        try:
+            timeline.load_state(num_tokens, stored.recurrent_state, stored.conv_state, stored.kv)
+        except ValueError as error:
+            timeline.reset()
+            disk.refuse(stored, str(error))
+            return False
         self.keep(stored.token_ids, timeline)
         self._disk_hits += 1
-        return num_tokens
+        return True
 
     def _borders(self, token_ids: TokenIds) -> NDArray[np.intp]:
         """Numbers of tokens after which a message ends: those before each token that starts one, but the first."""

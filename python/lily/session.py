@@ -182,7 +182,8 @@ class Session:
         file.write(Path(path))
 
     def _load(self, file: StateFile) -> None:
-        """Take over what a file holds, into a new session. Raises MemoryLimitError."""
+        """Take over what a file holds, into a new session. Raises MemoryLimitError, ValueError for another model's."""
+        check_token_ids(file.token_ids, self._vocab_size)  # type: ignore[arg-type]  # an array is as good
         timeline, num_tokens = self._open_timeline(), len(file.token_ids)
 
         def load() -> None:

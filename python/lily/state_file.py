@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 import struct
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ TEMPORARY: Final = ".partial"  # end of the names of files that are being writte
 _START: Final = b'{"__metadata__":{"checksum":"'
 _NO_CHECKSUM: Final = b"0" * 64
 _CHECKSUM_OFFSET: Final = 8 + len(_START)
+_MAX_HEADER_BYTES: Final = 1 << 20
 _DTYPES: Final[dict[str, np.dtype[Any]]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "U32": np.dtype("<u4")}
 
 Floats = NDArray[np.float32]
@@ -85,30 +87,78 @@ class StateFile:
     def read(path: Path, fingerprints: Mapping[str, str]) -> StateFile:
         """Read a file that must have these fingerprints. Raises SnapshotError for any damage or difference."""
         try:
-            content = np.fromfile(path, np.uint8)
+            content = _content(path)
         except OSError as error:
             raise snapshot_error(path, f"it cannot be read: {error.strerror or error}") from error
-        metadata, tensors = _parse(path, content)
-        if metadata.pop("format", None) != FORMAT:
-            raise snapshot_error(path, f"it has another format than {FORMAT}; save it again with this version of lily")
-        num_layers = int(metadata.pop("num_layers"))
+        except MemoryError as error:
+            raise snapshot_error(path, "it does not fit into memory") from error
+        _check(path, content)
+        try:
+            metadata, tensors = _parse(content)
+            if metadata.pop("format", None) != FORMAT:
+                raise snapshot_error(
+                    path, f"it has another format than {FORMAT}; save it again with this version of lily"
+                )
+            file = _state(metadata, int(metadata.pop("num_layers")), tensors)
+        except SnapshotError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+            raise snapshot_error(path, f"its checksum is right, but lily did not write it: {error}") from error
         for name in sorted(fingerprints.keys() | metadata.keys()):
             if fingerprints.get(name) != metadata.get(name):
                 raise snapshot_error(
                     path, f"it was saved with another {name}; load it with an engine of the same {name}"
                 )
-        return StateFile(
-            token_ids=tensors["token_ids"].view(np.uint32),
-            recurrent_state=tensors["recurrent_state"].view(np.float32),
-            conv_state=tensors["conv_state"].view(np.float32),
-            kv=[_floats(tensors[f"kv.{layer}"]) for layer in range(num_layers)],
-            logits=tensors["logits"].view(np.float32) if "logits" in tensors else None,
-            fingerprints=fingerprints,
-        )
+        return file
 
 
-def _floats(values: NDArray[np.generic]) -> Floats | Halves:
-    return values.view(np.float16) if values.dtype == np.float16 else values.view(np.float32)
+def _state(metadata: Mapping[str, str], num_layers: int, tensors: Mapping[str, NDArray[np.generic]]) -> StateFile:
+    """Raises ValueError or KeyError for what no state is; whether it is one of this model, `load_state` sees."""
+
+    def tensor(name: str, dimensions: int, *dtypes: type[np.generic]) -> NDArray[Any]:
+        values = tensors[name]
+        if values.ndim != dimensions or values.dtype not in dtypes:
+            raise ValueError(f"{name} is {values.dtype} with {values.ndim} dimensions")
+        return values
+
+    file = StateFile(
+        token_ids=tensor("token_ids", 1, np.uint32),
+        recurrent_state=tensor("recurrent_state", 4, np.float32),
+        conv_state=tensor("conv_state", 3, np.float32),
+        kv=[tensor(f"kv.{layer}", 4, np.float32, np.float16) for layer in range(num_layers)],
+        logits=tensor("logits", 1, np.float32) if "logits" in tensors else None,
+        fingerprints=metadata,
+    )
+    if not len(file.token_ids) or any(values.shape[2] != len(file.token_ids) for values in file.kv):
+        raise ValueError("tokens and state differ in length")
+    if tensors.keys() != file.tensors().keys():
+        raise ValueError(f"it holds {', '.join(sorted(tensors.keys() - file.tensors().keys()))}")
+    return file
+
+
+def _content(path: Path) -> NDArray[np.uint8]:
+    """All bytes, once the header says that they are so many. Raises SnapshotError, OSError, MemoryError."""
+    with open(path, "rb", opener=_open) as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise snapshot_error(path, "it cannot be read: it is no regular file")
+        start = file.read(8 + _MAX_HEADER_BYTES)
+        try:
+            (length,) = struct.unpack("<Q", start[:8])
+            header = json.loads(start[8 : 8 + length])
+            end = max(entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__")
+        except (AttributeError, LookupError, TypeError, ValueError, RecursionError, struct.error) as error:
+            raise snapshot_error(path, "it is no state file, or its beginning is damaged") from error
+        if 8 + length + end != status.st_size:
+            raise snapshot_error(
+                path, f"it was damaged or cut off: it has {status.st_size} bytes, its header says {8 + length + end}"
+            )
+        file.seek(0)
+        return np.fromfile(file, np.uint8)
+
+
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # or a pipe would wait for a writer
 
 
 def snapshot_error(path: Path, reason: str) -> SnapshotError:
@@ -128,8 +178,8 @@ def _header(tensors: Mapping[str, NDArray[np.generic]], metadata: Mapping[str, s
     return struct.pack("<Q", len(text)) + text
 
 
-def _parse(path: Path, content: NDArray[np.uint8]) -> tuple[dict[str, str], dict[str, NDArray[np.generic]]]:
-    """Metadata without the checksum, and tensors as views, after the checksum has been compared."""
+def _check(path: Path, content: NDArray[np.uint8]) -> None:
+    """Raises SnapshotError unless every byte is as it was written."""
     data = content.data
     begin, end = _CHECKSUM_OFFSET, _CHECKSUM_OFFSET + len(_NO_CHECKSUM)
     if len(data) < end or bytes(data[8:begin]) != _START:
@@ -139,6 +189,11 @@ def _parse(path: Path, content: NDArray[np.uint8]) -> tuple[dict[str, str], dict
     digest.update(data[end:])
     if digest.hexdigest().encode() != bytes(data[begin:end]):
         raise snapshot_error(path, "its checksum is wrong: it was damaged or cut off")
+
+
+def _parse(content: NDArray[np.uint8]) -> tuple[dict[str, str], dict[str, NDArray[np.generic]]]:
+    """Metadata without the checksum, and tensors as views."""
+    data = content.data
     (length,) = struct.unpack("<Q", data[:8])
     header = json.loads(bytes(data[8 : 8 + length]))
     metadata = header.pop("__metadata__")

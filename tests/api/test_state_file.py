@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
 import os
+import struct
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +63,7 @@ def test_every_damaged_byte_and_every_cut_is_noticed(tmp_path: Path) -> None:
         with pytest.raises(SnapshotError):
             StateFile.read(path, FINGERPRINTS)
     path.write_bytes(whole + b"\0")
-    with pytest.raises(SnapshotError, match="checksum is wrong"):
+    with pytest.raises(SnapshotError, match=rf"it has {len(whole) + 1} bytes, its header says {len(whole)}"):
         StateFile.read(path, FINGERPRINTS)
 
 
@@ -149,3 +155,95 @@ def test_sessions_survive_on_disk(engine: Engine, tmp_path: Path) -> None:
         engine.load_session(path)
     with pytest.raises(SnapshotError, match="cannot be read"):
         engine.load_session(tmp_path)
+
+
+def forged(path: Path, edit: Callable[[dict[str, Any]], object], data: bytes | None = None) -> None:
+    """A file with another header, or other data, and a checksum that is right."""
+    small().write(path)
+    whole = path.read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8 : 8 + length])
+    edit(header)
+    header["__metadata__"] = {"checksum": "0" * 64, **header["__metadata__"]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    content = struct.pack("<Q", len(text)) + text + (whole[8 + length :] if data is None else data)
+    path.write_bytes(content.replace(b"0" * 64, hashlib.sha256(content).hexdigest().encode(), 1))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda header: header.pop("kv.1"),
+        lambda header: header.update(more=header["kv.1"]),
+        lambda header: header["token_ids"].update(shape=[3, 1]),
+        lambda header: header["token_ids"].update(shape=[2]),
+        lambda header: header["token_ids"].update(dtype="F32"),
+        lambda header: header["token_ids"].update(data_offsets=[0, 0], shape=[0]),
+        lambda header: header["token_ids"].update(data_offsets=[-12, 0]),
+        lambda header: header["kv.0"].update(dtype="BF16"),
+        lambda header: header["kv.0"].update(shape=[2, 1, 4, 3]),
+        lambda header: header["kv.0"].update(shape=[]),
+        lambda header: header["logits"].pop("shape"),
+        lambda header: header.update(logits=3),
+        lambda header: header["__metadata__"].pop("num_layers"),
+        lambda header: header["__metadata__"].update(num_layers="many"),
+        lambda header: header["__metadata__"].update(num_layers="3"),
+        lambda header: header["__metadata__"].update(format="lily-state-0"),
+        lambda header: header.pop("recurrent_state"),
+    ],
+)
+def test_a_forged_file_is_an_error_of_its_own(tmp_path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    forged(tmp_path / "a.lily", edit)
+    with pytest.raises(SnapshotError, match=r"a\.lily cannot be used"):
+        StateFile.read(tmp_path / "a.lily", FINGERPRINTS)
+
+
+def test_a_forged_header_that_changes_nothing_is_read(tmp_path: Path) -> None:
+    """The forger of the test above is right about the checksum."""
+    forged(tmp_path / "a.lily", lambda header: None)
+    assert StateFile.read(tmp_path / "a.lily", FINGERPRINTS).token_ids.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\0" * 8, b"\xff" * 8, b"\2" + b"\0" * 7 + b"{}", struct.pack("<Q", 2**63) + b"[" * 10**6]
+)
+def test_what_is_no_state_file(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.lily").write_bytes(content)
+    with pytest.raises(SnapshotError, match="no state file"):
+        StateFile.read(tmp_path / "a.lily", FINGERPRINTS)
+
+
+def test_what_never_ends_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.lily")
+    (tmp_path / "zero.lily").symlink_to("/dev/zero")
+    for name in ("pipe.lily", "zero.lily"):
+        with pytest.raises(SnapshotError, match="no regular file"):
+            StateFile.read(tmp_path / name, FINGERPRINTS)
+    small().write(tmp_path / "sparse.lily")
+    os.truncate(tmp_path / "sparse.lily", 1 << 42)
+    with pytest.raises(SnapshotError, match="it has 4398046511104 bytes"):
+        StateFile.read(tmp_path / "sparse.lily", FINGERPRINTS)
+
+
+def test_a_state_of_other_sizes_is_an_error_of_its_own(engine: Engine, tmp_path: Path) -> None:
+    """Of a file whose fingerprints are this engine's: nothing but its content is wrong."""
+    path = tmp_path / "session.lily"
+    with engine.prefill([1, 2, 3]) as session:
+        session.save(path)
+        own = session._fingerprints()
+    right = StateFile.read(path, own)
+    for changed in (
+        {"token_ids": np.array([1, 2, 4096], np.uint32)},
+        {"recurrent_state": right.recurrent_state[:1]},
+        {"conv_state": right.conv_state[:, :2]},
+        {"kv": right.kv[:0]},
+        {"kv": [layer[..., :8] for layer in right.kv]},
+        {"kv": [layer.astype(np.float32) for layer in right.kv]},
+        {"logits": np.zeros(4095, np.float32)},
+    ):
+        dataclasses.replace(right, **changed).write(path)  # type: ignore[arg-type]
+        with pytest.raises(SnapshotError, match="cannot be used"):
+            engine.load_session(path)
+    right.write(path)
+    with engine.load_session(path) as session:
+        assert session.token_ids == [1, 2, 3]

@@ -1,7 +1,9 @@
 """Snapshots on disk: shared by processes, restored when needed, and never believed when damaged."""
 
+import dataclasses
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -184,3 +186,78 @@ def test_two_processes_share_a_folder(checkpoint, tmp_path):
         assert rounds >= 10 and disk_hits > 0
     assert not [path for path in files(tmp_path) if path.name.endswith(TEMPORARY)]
     assert sum(path.stat().st_size for path in files(tmp_path)) <= 6 * MIB
+
+
+def test_foreign_things_in_the_folder_do_no_harm(rig, tmp_path):
+    """Folders, pipes and links under the names of states are no states; what has other names stays where it is."""
+    first, disk = rig(limit_bytes=MIB)
+    first.reused(PROMPT)
+    disk.flush()
+    states = files(tmp_path)
+    folder = states[0].parent
+    for state in states:
+        state.unlink()
+    (folder / states[0].name).mkdir()
+    os.mkfifo(folder / states[1].name)
+    (folder / ("00000100-" + "0" * 32 + ".lily")).symlink_to("/dev/zero")
+    (folder / ("00000101-" + "0" * 32 + ".lily")).symlink_to(folder / "nothing")
+    (folder / "99-x.lily").write_bytes(b"somebody's")
+    (tmp_path / "cache" / "notes.lily").write_bytes(b"mine" * MIB)
+    second, disk = rig(limit_bytes=MIB)
+    assert second.reused(PROMPT)[0] == 0
+    for seed in range(6):
+        second.reused(tokens(seed, 300))
+        disk.flush()
+    assert sum(path.stat().st_size for path in files(tmp_path) if "-" in path.name and path.parent == folder) <= MIB
+    assert (folder / "99-x.lily").exists() and (tmp_path / "cache" / "notes.lily").exists()
+    assert (folder / states[0].name).is_dir()
+
+
+def test_a_folder_that_was_cleared_meanwhile_is_filled_again(rig, tmp_path):
+    one, disk = rig()
+    shutil.rmtree(tmp_path / "cache")
+    one.reused(PROMPT)
+    disk.flush()
+    assert len(files(tmp_path)) == 2
+    one.cache.clear()
+    assert one.reused(PROMPT)[0] == len(PROMPT) - 1
+
+
+def test_models_share_the_limit_of_their_folder_and_never_a_state(rig, tmp_path):
+    one, disk = rig(limit_bytes=2 * MIB)
+    other, other_disk = rig(fingerprints={"model": "another"}, limit_bytes=2 * MIB)
+    for seed in range(4):
+        one.reused(tokens(seed, 300))
+        disk.flush()
+        assert other.reused(tokens(seed, 300))[0] == 0, "of another model, however alike the prompts are"
+        other_disk.flush()
+        assert sum(path.stat().st_size for path in files(tmp_path)) <= 2 * MIB
+    assert len({path.parent for path in files(tmp_path)}) == 2
+    one.cache.clear()
+    assert one.reused(tokens(3, 300))[0] == 299
+
+
+def test_a_state_of_another_model_with_the_same_fingerprints_is_a_miss(rig, tmp_path, caplog):
+    """Only a forger can make one: the file is whole, and says what this engine's files say."""
+    first, disk = rig()
+    expected = first.reused(PROMPT)[1]
+    disk.flush()
+    for path in files(tmp_path):
+        file = StateFile.read(path, FINGERPRINTS)
+        dataclasses.replace(file, recurrent_state=file.recurrent_state[:1]).write(path)
+    second, disk = rig()
+    with second.session() as session:
+        session.prefill(PROMPT[:50])
+        assert session.prefill(PROMPT) == 49, "from memory: what the session held made room for the file"
+        check_gate(session.logits, expected.astype(np.float64))
+    assert "recurrent_state has" in caplog.text and second.cache.stats().disk_hits == 0
+    second.cache.clear()
+    disk.flush()
+    assert second.reused(PROMPT)[0] == 0, "it is not read twice"
+
+
+def test_a_cache_dir_that_cannot_be_one_is_an_error_that_says_so(tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    for place in ("file", "file/below"):
+        with pytest.raises(OSError, match="cache_dir must be a folder that this process can write to"):
+            DiskCache(tmp_path / place, FINGERPRINTS)
