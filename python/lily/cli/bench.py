@@ -11,16 +11,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lily import Engine, _core
 from lily.floors import decode_bytes
 from lily.machine import describe_machine, read_bytes_per_second, versions
 
-from .options import add_engine_flags, make_engine
-
-if TYPE_CHECKING:
-    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
+from .options import Verbs, add_engine_flags, make_engine
 
 CONTEXTS: Final = (128, 1024, 4096, 16384)
 _WARM_UP_STEPS: Final = 4

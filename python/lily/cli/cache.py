@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -23,10 +23,7 @@ from lily.messages import Message
 from lily.tokenizer import Tokenizer
 from lily.tools import as_tools
 
-from .options import add_log_flag
-
-if TYPE_CHECKING:
-    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
+from .options import Verbs, add_log_flag
 
 _SHOWN_TOKENS: Final = 12
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lily import ChatChunk, Engine, LilyError, SamplingParams
 from lily.messages import AssistantMessage, Message
 from lily.outputs import summary
 from lily.reasoning import Reasoning, read_reasoning
 
-from .options import add_engine_flags, add_sampling_flags, make_engine, sampling_params
+from .options import Verbs, add_engine_flags, add_sampling_flags, make_engine, sampling_params
 from .screen import Screen, dim, has_colours, make_screen
-
-if TYPE_CHECKING:
-    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
 
 COMMANDS: Final = """\
 /new              forget the conversation

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, get_args
+from typing import Final, get_args
 
 from tqdm.auto import tqdm
 
@@ -25,10 +25,7 @@ from lily.selftest import Check, Report, run_cases, run_model, worst
 from lily.selftest.cases import all_cases
 from lily.selftest.tables import SMALL
 
-from .options import add_engine_flags, make_engine
-
-if TYPE_CHECKING:
-    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
+from .options import Verbs, add_engine_flags, make_engine
 
 _CONTEXTS: Final = (4_096, 16_384, 65_536, 131_072, 262_144)
 _CPU_SETS: Final = ("avx512", "avx2", "baseline")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from tqdm.auto import tqdm
 
@@ -13,10 +13,7 @@ from lily.download import Download
 from lily.memory import available_bytes, format_bytes
 from lily.progress import wants_progress
 
-from .options import add_log_flag
-
-if TYPE_CHECKING:
-    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
+from .options import Verbs, add_log_flag
 
 
 def add_parser(verbs: Verbs) -> None:

@@ -7,17 +7,13 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from lily import ChatChunk, ChatReply, Chunk, Completion, Engine, SamplingParams
 from lily.messages import Message
 from lily.outputs import summary
 
-from .options import add_engine_flags, add_sampling_flags, make_engine, sampling_params
+from .options import Verbs, add_engine_flags, add_sampling_flags, make_engine, sampling_params
 from .screen import PlainScreen
-
-if TYPE_CHECKING:
-    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def add_parser(verbs: Verbs) -> None:

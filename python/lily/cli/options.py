@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import get_args
+from typing import TypeAlias, get_args
 
 from lily import Engine, SamplingParams
 from lily.engine import DeviceName, DtypeName
 from lily.log import LEVELS, VARIABLE
 from lily.progress import ProgressOption
+
+# What a verb adds its parser to; argparse has no public name for it.
+Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 _SAMPLING_FLAGS: dict[str, type] = {
     "temperature": float,

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from lily import Engine
 
-from .options import add_engine_flags, make_engine
-
-if TYPE_CHECKING:
-    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
+from .options import Verbs, add_engine_flags, make_engine
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -64,8 +59,6 @@ def add_parser(verbs: Verbs) -> None:
 def _run(options: argparse.Namespace) -> int:
     from lily.server import ServerOptions, serve  # only this verb needs the extra
 
-    _show_log()
-
     def make(report: Callable[[int, int], None]) -> Engine:
         return make_engine(options, progress=report)
 
@@ -82,12 +75,3 @@ def _run(options: argparse.Namespace) -> int:
         ),
     )
     return 0
-
-
-def _show_log() -> None:
-    """One line a request on stderr."""
-    log = logging.getLogger("lily")
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s lily: %(message)s", datefmt="%H:%M:%S"))
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)

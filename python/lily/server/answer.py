@@ -4,69 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from time import monotonic
-from typing import ClassVar, Final, Generic
+from typing import Final
 
 from starlette.types import Receive, Send
 
-from ..engine import Engine
-from ..progress import Progress
-from .errors import CLIENT_CLOSED, ApiError, Dialect, describe
+from .errors import CLIENT_CLOSED, ApiError, describe
+from .form import AskedT, Form
 from .reply import SSE_HEADERS, encode, request_headers, send_error, send_json
-from .run import EngineStream, Item, Run
+from .run import Item, Run
 from .service import Service
+from .silence import Silence
 
 _log: Final = logging.getLogger("lily.server")
 
 
-class Form(ABC, Generic[Item]):
-    """How one route reads a request and writes its answer. Made from the decoded body, used for one request.
-
-    route: for the log and the metrics. dialect: of errors. wants_stream: server-sent events instead of one object.
-    """
-
-    route: ClassVar[str]
-    dialect: ClassVar[Dialect] = "openai"
-    ping: ClassVar[bytes] = b": ping\n\n"
-
-    @property
-    @abstractmethod
-    def wants_stream(self) -> bool: ...
-
-    @abstractmethod
-    def start(self, engine: Engine, on_item: Callable[[], None]) -> EngineStream[Item]:
-        """Check the request and submit it. Runs in a pool thread."""
-
-    @abstractmethod
-    def whole(self, items: Sequence[Item]) -> object:
-        """The answer as one object: a fold over the same items that are streamed."""
-
-    @abstractmethod
-    def begin(self, run: Run[Item]) -> bytes:
-        """Events that leave before there is anything to say."""
-
-    @abstractmethod
-    def delta(self, items: Sequence[Item]) -> bytes:
-        """Events for new items; may be empty."""
-
-    def progress(self, progress: Progress, cached_tokens: int, seconds: float) -> bytes:
-        """Events for progress of the prompt, `seconds` after the device began with it."""
-        return b""
-
-    @abstractmethod
-    def end(self) -> bytes:
-        """Events behind the last item."""
-
-    @abstractmethod
-    def failed(self, error: ApiError, request_id: str) -> bytes:
-        """Events that end a stream with an error."""
-
-
 async def answer(
-    service: Service, form: Form[Item], request_id: str, receive: Receive, send: Send, run: Run[Item]
+    service: Service, form: Form[AskedT, Item], request_id: str, receive: Receive, send: Send, run: Run[Item]
 ) -> None:
     """Serve one request; a client that leaves cancels it at its next step."""
     work = asyncio.create_task(_serve(service, form, request_id, send, run))
@@ -93,7 +47,7 @@ async def _disconnect(receive: Receive) -> None:
         pass
 
 
-async def _serve(service: Service, form: Form[Item], request_id: str, send: Send, run: Run[Item]) -> None:
+async def _serve(service: Service, form: Form[AskedT, Item], request_id: str, send: Send, run: Run[Item]) -> None:
     try:
         engine = service.host.engine
         service.admission.enter(run, engine.runtime.max_timelines)
@@ -114,7 +68,7 @@ async def _serve(service: Service, form: Form[Item], request_id: str, send: Send
         service.ledger.finish(request_id, form.route, run, finish_reason)
 
 
-async def _respond(service: Service, form: Form[Item], request_id: str, send: Send, run: Run[Item]) -> str:
+async def _respond(service: Service, form: Form[AskedT, Item], request_id: str, send: Send, run: Run[Item]) -> str:
     items: list[Item] = []
     try:
         while not items or items[-1].finish_reason is None:
@@ -128,15 +82,14 @@ async def _respond(service: Service, form: Form[Item], request_id: str, send: Se
     return str(items[-1].finish_reason)
 
 
-async def _stream(service: Service, form: Form[Item], request_id: str, send: Send, run: Run[Item]) -> str:
-    interval = service.options.ping_seconds
-    finish_reason: str | None = None
+async def _stream(service: Service, form: Form[AskedT, Item], request_id: str, send: Send, run: Run[Item]) -> str:
     await send({"type": "http.response.start", "status": 200, "headers": [*SSE_HEADERS, *request_headers(request_id)]})
+    finish_reason: str | None = None
+    silence = Silence(service.options.ping_seconds, run.nudge)
     try:
         await _send(send, form.begin(run))
-        last_write = monotonic()
         while finish_reason is None:
-            items = await run.next(max(0.0, last_write + interval - monotonic()))
+            items = await run.next()
             data = b""
             if run.progress is not None:
                 data = form.progress(run.progress, run.cached_tokens or 0, run.elapsed_seconds - run.started_seconds)
@@ -144,18 +97,18 @@ async def _stream(service: Service, form: Form[Item], request_id: str, send: Sen
             if items:
                 data += form.delta(items)
                 finish_reason = items[-1].finish_reason
-            now = monotonic()
+            if not data and silence.is_over:
+                data = form.ping
             if data:
+                silence.restart()
                 await _send(send, data)
-                last_write = now
-            elif now - last_write >= interval:
-                await _send(send, form.ping)
-                last_write = now
         await _send(send, form.end(), more_body=False)
     except Exception as error:
         failure = _describe_running(error, request_id, service)
         await _send(send, form.failed(failure, request_id), more_body=False)
         raise failure from None
+    finally:
+        silence.close()
     return finish_reason
 
 

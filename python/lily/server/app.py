@@ -18,11 +18,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..engine import Engine
-from .answer import Form, answer
+from .answer import answer
 from .body import decode, read_body
 from .chat import ChatForm, ChatRequest
 from .completions import CompletionForm, CompletionRequest
 from .errors import ApiError, describe
+from .form import AskedT, Form
 from .gate import Gate, dialect_of, with_cors
 from .messages import CountRequest, MessagesForm, MessagesRequest
 from .openapi import openapi
@@ -30,10 +31,11 @@ from .prompts import ApplyTemplateRequest, TokenizeRequest, apply_template, toke
 from .reply import Headers, encode, request_headers, send_error, send_json
 from .responses import ResponsesForm, ResponsesRequest
 from .run import Item, Run
+from .schemas import Fields
 from .service import Service
 from .status import page, status
 
-Schema = TypeVar("Schema", bound=msgspec.Struct)
+Schema = TypeVar("Schema", bound=Fields)
 
 _log: Final = logging.getLogger("lily.server")
 
@@ -52,22 +54,19 @@ class Endpoint:
             await send_error(send, error, dialect_of(scope["path"]), request_id)
 
 
-def generating(
-    service: Service, schema: type[Schema], make_form: Callable[[Schema, str, str], Form[Item]], prefix: str
-) -> Endpoint:
-    """POST: runs the model. make_form: of the decoded body, the id of the answer, and the model's name."""
+def generating(service: Service, schema: type[AskedT], form: type[Form[AskedT, Item]]) -> Endpoint:
+    """POST: runs the model."""
     decoder = msgspec.json.Decoder(schema)
-    route = make_form.route  # type: ignore[attr-defined]  # a class
 
     async def serve(request: Request, receive: Receive, send: Send, request_id: str) -> None:
         run: Run[Item] = Run()
         try:
             decoded = decode(await read_body(request), decoder)
-            form = make_form(decoded, f"{prefix}{token_hex(12)}", service.check_model(decoded.model))  # type: ignore[attr-defined]
+            model = service.check_model(decoded.model)
         except ApiError as error:
-            service.ledger.fail(request_id, route, run, error)
+            service.ledger.fail(request_id, form.route, run, error)
             raise
-        await answer(service, form, request_id, receive, send, run)
+        await answer(service, form(decoded, f"{form.id_prefix}{token_hex(12)}", model), request_id, receive, send, run)
 
     return Endpoint(serve)
 
@@ -78,7 +77,7 @@ def asking(service: Service, schema: type[Schema], reply: Callable[[Engine, Sche
 
     async def serve(request: Request, receive: Receive, send: Send, request_id: str) -> None:
         decoded = decode(await read_body(request), decoder)
-        service.check_model(decoded.model)  # type: ignore[attr-defined]
+        service.check_model(decoded.model)
         try:
             body = await asyncio.to_thread(reply, service.host.engine, decoded)
         except Exception as error:
@@ -140,10 +139,10 @@ def create_app(service: Service) -> ASGIApp:
         return {"input_tokens": request.count(engine)}
 
     endpoints = {
-        "/chat/completions": generating(service, ChatRequest, ChatForm, "chatcmpl-"),
-        "/completions": generating(service, CompletionRequest, CompletionForm, "cmpl-"),
-        "/responses": generating(service, ResponsesRequest, ResponsesForm, "resp_"),
-        "/messages": generating(service, MessagesRequest, MessagesForm, "msg_"),
+        "/chat/completions": generating(service, ChatRequest, ChatForm),
+        "/completions": generating(service, CompletionRequest, CompletionForm),
+        "/responses": generating(service, ResponsesRequest, ResponsesForm),
+        "/messages": generating(service, MessagesRequest, MessagesForm),
         "/messages/count_tokens": asking(service, CountRequest, count_tokens),
         "/tokenize": asking(service, TokenizeRequest, tokenize),
         "/apply-template": asking(service, ApplyTemplateRequest, apply_template),

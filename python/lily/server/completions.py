@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from time import time
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any, ClassVar, Final
 
 from ..engine import Engine
 from ..outputs import Chunk, TokenLogprob
 from ..params import SamplingParams
-from ..progress import Progress
 from ..stream import Stream, fold_completion
-from .answer import Form
-from .chat import prompt_progress, timings, usage
-from .errors import ApiError, unsupported
-from .reply import DONE, sse
+from .chunks import ChunkForm, finite
+from .errors import unsupported
 from .run import Run
 from .schemas import JsonObject, SamplingFields
 
@@ -73,92 +69,51 @@ class CompletionRequest(SamplingFields, kw_only=True):
             self.max_tokens = given
 
 
-@dataclass(slots=True)
-class CompletionForm(Form[Chunk]):
+class CompletionForm(ChunkForm[CompletionRequest, Chunk]):
     route = "/v1/completions"
+    id_prefix = "cmpl-"
+    chunk_object = "text_completion"
+    no_text: ClassVar[JsonObject] = {"text": ""}
 
-    request: CompletionRequest
-    id: str
-    model: str
-    created: int = field(default_factory=lambda: int(time()))
-    _prompt_ids: Sequence[int] = ()
-    _prompt: str = ""
-    _first_token: str = ""  # of the prompt
-    _offset: int = 0  # characters that were sent; text_offset of logprobs counts them
-    _last: Chunk | None = None
-
-    @property
-    def wants_stream(self) -> bool:
-        return bool(self.request.stream)
+    def __init__(self, request: CompletionRequest, id: str, model: str) -> None:
+        super().__init__(request, id, model)
+        self._prompt_ids: Sequence[int] = ()
+        self._prompt = ""
+        self._first_token = ""  # of the prompt
+        self._offset = 0  # characters that were sent; text_offset of logprobs counts them
 
     def start(self, engine: Engine, on_item: Callable[[], None]) -> Stream:
-        self.request.check()
-        prompt = self.request.prompt_text()
+        self._request.check()
+        prompt = self._request.prompt_text()
         self._prompt_ids = engine._prompt_ids(prompt)
-        if self.request.echo:
+        if self._request.echo:
             self._prompt = prompt if isinstance(prompt, str) else engine.detokenize(prompt)
             self._first_token = engine.detokenize(self._prompt_ids[:1])
-        return engine._stream(engine._plan(self._prompt_ids, self.request.params()), on_item)
+        return engine._stream(engine._plan(self._prompt_ids, self._request.params()), on_item)
 
     def whole(self, items: Sequence[Chunk]) -> object:
         completion = fold_completion(items, self._prompt_ids)
         entries: list[TokenLogprob | None] = list(completion.logprobs or ())
         text, finish_reason, counted = completion.text, str(completion.finish_reason), completion.usage
-        if self.request.only_scores:
+        if self._request.only_scores:
             text, entries, finish_reason, counted = "", [], "length", replace(counted, completion_tokens=0)
-        if self.request.echo and completion.prompt_logprobs is not None:
+        if self._request.echo and completion.prompt_logprobs is not None:
             entries = [*completion.prompt_logprobs, *entries]
-        choice: JsonObject = {
-            "index": 0,
-            "text": self._prompt + text,
-            "logprobs": None,
-            "finish_reason": finish_reason,
-        }
-        if self.request.logprobs is not None:
+        choice: JsonObject = {"text": self._prompt + text, "logprobs": None, "finish_reason": finish_reason}
+        if self._request.logprobs is not None:
             choice["logprobs"] = self._logprobs(entries, 0)
-        if self.request.prompt_logprobs is not None and completion.prompt_logprobs is not None:
+        if self._request.prompt_logprobs is not None and completion.prompt_logprobs is not None:
             choice["prompt_logprobs"] = [_ranked(entry) for entry in completion.prompt_logprobs]
-        body = {**self._head(), "choices": [choice], "usage": usage(counted)}
-        if self.request.timings:
-            body["timings"] = timings(counted, completion.timing)
-        return body
+        return self._whole(self.chunk_object, choice, counted, completion.timing)
 
     def begin(self, run: Run[Chunk]) -> bytes:
         self._offset = len(self._prompt)
-        return self._chunk(self._prompt) if self.request.echo else b""
-
-    def progress(self, progress: Progress, cached_tokens: int, seconds: float) -> bytes:
-        if not self.request.return_progress:
-            return b""
-        return self._chunk("", prompt_progress=prompt_progress(progress, cached_tokens, seconds))
-
-    def delta(self, items: Sequence[Chunk]) -> bytes:
-        return b"".join(map(self._event, items))
+        return self._chunk({"text": self._prompt}) if self._request.echo else b""
 
     def _event(self, item: Chunk) -> bytes:
-        self._last = item
         logprobs = None if item.logprob is None else self._logprobs([item.logprob], self._offset)
         self._offset += len(item.text)
-        return self._chunk(item.text, logprobs=logprobs) if item.text or logprobs else b""
-
-    def end(self) -> bytes:
-        last = self._last
-        assert last is not None and last.usage is not None and last.timing is not None
-        extra: JsonObject = {"timings": timings(last.usage, last.timing)} if self.request.timings else {}
-        out = self._chunk("", finish_reason=last.finish_reason, **extra)
-        if self.request.includes_usage:
-            out += sse({**self._head(), "choices": [], "usage": usage(last.usage), **extra})
-        return out + DONE
-
-    def failed(self, error: ApiError, request_id: str) -> bytes:
-        return sse({"error": error.openai()})
-
-    def _head(self) -> JsonObject:
-        return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.model}
-
-    def _chunk(self, text: str, *, logprobs: object = None, finish_reason: str | None = None, **extra: object) -> bytes:
-        choice = {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish_reason}
-        return sse({**self._head(), "choices": [choice], **extra})
+        return self._chunk({"text": item.text}, logprobs=logprobs) if item.text or logprobs else b""
 
     def _logprobs(self, entries: Sequence[TokenLogprob | None], offset: int) -> JsonObject:
         """OpenAI's four parallel lists; None for the first token of a prompt, before which nothing stands."""
@@ -168,17 +123,13 @@ class CompletionForm(Form[Chunk]):
             offset += len(self._first_token if entry is None else entry.token)
         return {
             "tokens": [self._first_token if entry is None else entry.token for entry in entries],
-            "token_logprobs": [None if entry is None else _finite(entry.logprob) for entry in entries],
+            "token_logprobs": [None if entry is None else finite(entry.logprob) for entry in entries],
             "top_logprobs": [
-                None if entry is None else {top.token: _finite(top.logprob) for top in entry.top_logprobs}
+                None if entry is None else {top.token: finite(top.logprob) for top in entry.top_logprobs}
                 for entry in entries
             ],
             "text_offset": offsets,
         }
-
-
-def _finite(logprob: float) -> float:
-    return max(logprob, -9999.0)
 
 
 def _ranked(entry: TokenLogprob | None) -> JsonObject | None:
@@ -186,6 +137,6 @@ def _ranked(entry: TokenLogprob | None) -> JsonObject | None:
     if entry is None:
         return None
     return {
-        str(each.token_id): {"logprob": _finite(each.logprob), "decoded_token": each.token}
+        str(each.token_id): {"logprob": finite(each.logprob), "decoded_token": each.token}
         for each in (*entry.top_logprobs, entry)
     }

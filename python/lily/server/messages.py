@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any, Final, Literal
 
 import msgspec
 
 from ..engine import Engine
-from ..outputs import ChatChunk, ToolCallDelta, Usage
+from ..outputs import ChatChunk, TokenLogprob, ToolCallDelta, Usage
 from ..params import SamplingParams
+from ..planner import ChatOptions
 from ..reasoning import Reasoning
-from ..stream import ChatStream
-from .answer import Form
 from .billing import without_billing_lines
+from .blocks import BlockForm
 from .errors import ApiError, invalid, unsupported
 from .reply import named_sse
 from .run import Run
-from .schemas import JsonObject, ReasoningEffort, TemplateOptions, reasoning_option
+from .schemas import Fields, JsonObject, ReasoningEffort, TemplateOptions, reasoning_option
 
 _STOP_REASONS: Final = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}
 
@@ -41,11 +40,10 @@ class OutputConfig(msgspec.Struct, kw_only=True):
     format: JsonObject | None = None
 
 
-class CountRequest(msgspec.Struct, kw_only=True):
+class CountRequest(Fields, kw_only=True):
     """The fields of a request that make its prompt."""
 
     messages: list[JsonObject]
-    model: str | None = None
     system: str | list[JsonObject] | None = None
     tools: list[JsonObject] | None = None
     tool_choice: ToolChoiceField | None = None
@@ -56,6 +54,12 @@ class CountRequest(msgspec.Struct, kw_only=True):
     enable_thinking: bool | None = None
     mcp_servers: list[JsonObject] | None = None
     container: Any = None
+
+    def check(self) -> None:
+        """Raises ApiError for fields that are known, but would be ignored."""
+        for name in ("mcp_servers", "container"):
+            if getattr(self, name):
+                raise unsupported(name, f"{name} is not supported")
 
     def reasoning(self) -> Reasoning | None:
         """Without `thinking` there is none, as Anthropic defines it, unless the template's own options ask for it."""
@@ -74,9 +78,6 @@ class CountRequest(msgspec.Struct, kw_only=True):
 
     def chat_messages(self) -> list[Any]:
         """The conversation in the form of chats. Raises ApiError for blocks that are not supported."""
-        for name in ("mcp_servers", "container"):
-            if getattr(self, name):
-                raise unsupported(name, f"{name} is not supported")
         messages: list[Any] = []
         system = without_billing_lines(self._system())
         if system:
@@ -129,6 +130,7 @@ class CountRequest(msgspec.Struct, kw_only=True):
 
     def count(self, engine: Engine) -> int:
         """Tokens of the prompt. Raises as the engine does."""
+        self.check()
         prompt = engine.render(self.chat_messages(), tools=self.chat_tools(), reasoning=self.reasoning())  # type: ignore[arg-type]
         return len(engine.tokenize(prompt))
 
@@ -142,6 +144,16 @@ class MessagesRequest(CountRequest, kw_only=True):
     top_k: int | None = None
     metadata: JsonObject | None = None
     service_tier: str | None = None
+
+    def chat_options(self) -> ChatOptions:
+        choice = self.tool_choice
+        return {
+            "tools": self.chat_tools(),  # type: ignore[typeddict-item]  # checked by the engine, as the next two
+            "tool_choice": self.chat_tool_choice(),  # type: ignore[typeddict-item]
+            "parallel_tool_calls": choice is None or not choice.disable_parallel_tool_use,
+            "response_format": self.response_format(),  # type: ignore[typeddict-item]
+            "reasoning": self.reasoning(),
+        }
 
     def params(self) -> SamplingParams:
         return SamplingParams(
@@ -231,37 +243,11 @@ def _block_text(where: str, block: object) -> str:
     return str(block["text"])
 
 
-@dataclass(slots=True)
-class MessagesForm(Form[ChatChunk]):
+class MessagesForm(BlockForm[MessagesRequest]):
     route = "/v1/messages"
+    id_prefix = "msg_"
     dialect = "anthropic"
     ping = named_sse("ping", {"type": "ping"})
-
-    request: MessagesRequest
-    id: str
-    model: str
-    _blocks: list[JsonObject] = field(default_factory=list)
-    _parts: list[str] = field(default_factory=list)  # text of the open block
-    _is_open: bool = False
-    _events: list[bytes] = field(default_factory=list)
-    _last: ChatChunk | None = None
-
-    @property
-    def wants_stream(self) -> bool:
-        return bool(self.request.stream)
-
-    def start(self, engine: Engine, on_item: Callable[[], None]) -> ChatStream:
-        request, choice = self.request, self.request.tool_choice
-        return engine._chat_stream(
-            request.chat_messages(),
-            on_item,
-            tools=request.chat_tools(),  # type: ignore[arg-type]  # checked by the engine, as the next two
-            tool_choice=request.chat_tool_choice(),  # type: ignore[arg-type]
-            parallel_tool_calls=choice is None or not choice.disable_parallel_tool_use,
-            response_format=request.response_format(),  # type: ignore[arg-type]
-            reasoning=request.reasoning(),
-            params=request.params(),
-        )
 
     def whole(self, items: Sequence[ChatChunk]) -> object:
         self.delta(items)
@@ -274,17 +260,6 @@ class MessagesForm(Form[ChatChunk]):
         # How much of the prompt is cached is not known yet: the last event says it.
         message = self._message(_usage(Usage(prompt_tokens=run.prompt_tokens, completion_tokens=0)))
         return named_sse("message_start", {"type": "message_start", "message": message}) + self.ping
-
-    def delta(self, items: Sequence[ChatChunk]) -> bytes:
-        for item in items:
-            self._last = item
-            if item.reasoning:
-                self._add("thinking", "thinking_delta", item.reasoning)
-            if item.content:
-                self._add("text", "text_delta", item.content)
-            for delta in item.tool_calls:
-                self._add_call(delta)
-        return self._take()
 
     def end(self) -> bytes:
         last = self._last
@@ -299,8 +274,14 @@ class MessagesForm(Form[ChatChunk]):
 
     # Blocks: at most the last one is open.
 
+    def _add_reasoning(self, text: str) -> None:
+        self._add("thinking", "thinking_delta", text)
+
+    def _add_content(self, text: str, entry: TokenLogprob | None) -> None:
+        self._add("text", "text_delta", text)
+
     def _add(self, kind: str, delta: str, text: str) -> None:
-        if not self._is_open or self._blocks[-1]["type"] != kind:
+        if not self._continues(kind):
             self._open({"type": kind, kind: ""} | ({"signature": ""} if kind == "thinking" else {}))
         self._parts.append(text)
         self._emit_block("content_block_delta", delta={"type": delta, kind: text})
@@ -341,16 +322,12 @@ class MessagesForm(Form[ChatChunk]):
     def _emit_block(self, name: str, **fields: object) -> None:
         self._emit(name, index=len(self._blocks) - 1, **fields)
 
-    def _take(self) -> bytes:
-        events, self._events = b"".join(self._events), []
-        return events
-
     def _message(self, usage: JsonObject) -> JsonObject:
         return {
-            "id": self.id,
+            "id": self._id,
             "type": "message",
             "role": "assistant",
-            "model": self.model,
+            "model": self._model,
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,

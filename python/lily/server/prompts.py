@@ -4,36 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from ..chat_template import RenderedPrompt
 from ..engine import Engine
 from .chat import Messages, chat_messages
 from .errors import invalid
-from .schemas import JsonObject, ReasoningEffort, TemplateOptions, reasoning_option
+from .schemas import JsonObject, PromptFields, reasoning_option
 
 
-class ApplyTemplateRequest(msgspec.Struct, kw_only=True):
+class ApplyTemplateRequest(PromptFields, kw_only=True):
     messages: Messages
-    model: str | None = None
-    tools: list[JsonObject] | None = None
-    reasoning_effort: ReasoningEffort | None = None
-    enable_thinking: bool | None = None
-    chat_template_kwargs: TemplateOptions | None = None
 
 
-class TokenizeRequest(msgspec.Struct, kw_only=True):
+class TokenizeRequest(PromptFields, kw_only=True):
     """One of prompt, content (the same) and messages. parse_special: control tokens written in text are such tokens."""
 
-    model: str | None = None
     prompt: str | None = None
     content: str | None = None
     parse_special: bool | None = None
     messages: Messages | None = None
-    tools: list[JsonObject] | None = None
-    reasoning_effort: ReasoningEffort | None = None
-    enable_thinking: bool | None = None
-    chat_template_kwargs: TemplateOptions | None = None
 
 
 def apply_template(engine: Engine, request: ApplyTemplateRequest) -> object:
@@ -54,8 +42,6 @@ def tokenize(engine: Engine, request: TokenizeRequest) -> object:
     return {"tokens": token_ids, "count": len(token_ids), "max_context": engine.max_context}
 
 
-def _render(
-    engine: Engine, messages: list[JsonObject], request: ApplyTemplateRequest | TokenizeRequest
-) -> RenderedPrompt:
+def _render(engine: Engine, messages: list[JsonObject], request: PromptFields) -> RenderedPrompt:
     reasoning = reasoning_option(request.reasoning_effort, request.enable_thinking, request.chat_template_kwargs)
     return engine.render(chat_messages(messages), tools=request.tools, reasoning=reasoning)  # type: ignore[arg-type]

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from secrets import token_hex
 from time import time
 from typing import Any, Final
 
 import msgspec
 
-from ..engine import Engine
 from ..outputs import ChatChunk, TokenLogprob, ToolCallDelta, Usage
 from ..params import SamplingParams
-from ..stream import ChatStream
-from .answer import Form
-from .chat import logprob
+from ..planner import ChatOptions
+from .blocks import BlockForm
+from .chunks import logprob
 from .errors import ApiError, invalid, unsupported
 from .reply import named_sse
 from .run import Run
-from .schemas import JsonObject, ReasoningEffort, SamplingFields, TemplateOptions, reasoning_option
+from .schemas import ChatFields, JsonObject, ReasoningEffort
 
 _TEXT_PARTS: Final = ("input_text", "output_text", "text")
 
@@ -35,17 +33,13 @@ class TextOptions(msgspec.Struct, kw_only=True):
     verbosity: str | None = None
 
 
-class ResponsesRequest(SamplingFields, kw_only=True):
+class ResponsesRequest(ChatFields, kw_only=True):
     input: str | list[JsonObject]
     instructions: str | None = None
-    tools: list[JsonObject] | None = None
-    tool_choice: str | JsonObject | None = None
-    parallel_tool_calls: bool | None = None
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None
     reasoning: ReasoningOptions | None = None
     text: TextOptions | None = None
-    top_logprobs: int | None = None
     include: list[str] | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
@@ -54,8 +48,6 @@ class ResponsesRequest(SamplingFields, kw_only=True):
     previous_response_id: str | None = None
     conversation: Any = None
     prompt: Any = None
-    chat_template_kwargs: TemplateOptions | None = None
-    enable_thinking: bool | None = None
 
     def check(self) -> None:
         """Raises ApiError for fields that are known, but would be ignored."""
@@ -102,7 +94,11 @@ class ResponsesRequest(SamplingFields, kw_only=True):
             return form
         return {"type": "json_schema", "json_schema": {key: value for key, value in form.items() if key != "type"}}
 
-    def messages(self) -> list[Any]:
+    def chat_options(self) -> ChatOptions:
+        effort = self.reasoning.effort if self.reasoning is not None else None
+        return self.options(self.chat_tools(), self.chat_tool_choice(), self.response_format(), effort)
+
+    def chat_messages(self) -> list[Any]:
         """The conversation in the form of chats. Raises ApiError for items that are not supported."""
         messages: list[Any] = []
         if self.instructions:
@@ -177,40 +173,16 @@ def _text(where: str, content: object) -> str:
     return "".join(texts)
 
 
-@dataclass(slots=True)
-class ResponsesForm(Form[ChatChunk]):
+class ResponsesForm(BlockForm[ResponsesRequest]):
+    """The blocks are items of the output."""
+
     route = "/v1/responses"
+    id_prefix = "resp_"
 
-    request: ResponsesRequest
-    id: str
-    model: str
-    created: int = field(default_factory=lambda: int(time()))
-    _output: list[JsonObject] = field(default_factory=list)
-    _parts: list[str] = field(default_factory=list)  # text of the open item
-    _logprobs: list[JsonObject] = field(default_factory=list)
-    _is_open: bool = False
-    _events: list[bytes] = field(default_factory=list)
-    _sequence: int = 0
-    _last: ChatChunk | None = None
-
-    @property
-    def wants_stream(self) -> bool:
-        return bool(self.request.stream)
-
-    def start(self, engine: Engine, on_item: Callable[[], None]) -> ChatStream:
-        request = self.request
-        request.check()
-        effort = request.reasoning.effort if request.reasoning is not None else None
-        return engine._chat_stream(
-            request.messages(),
-            on_item,
-            tools=request.chat_tools(),  # type: ignore[arg-type]  # checked by the engine, as the next two
-            tool_choice=request.chat_tool_choice(),  # type: ignore[arg-type]
-            parallel_tool_calls=request.parallel_tool_calls is not False,
-            response_format=request.response_format(),  # type: ignore[arg-type]
-            reasoning=reasoning_option(effort, request.enable_thinking, request.chat_template_kwargs),
-            params=request.params(),
-        )
+    def __init__(self, request: ResponsesRequest, id: str, model: str) -> None:
+        super().__init__(request, id, model)
+        self._logprobs: list[JsonObject] = []  # of the open item
+        self._sequence = 0
 
     def whole(self, items: Sequence[ChatChunk]) -> object:
         self.delta(items)
@@ -220,17 +192,6 @@ class ResponsesForm(Form[ChatChunk]):
     def begin(self, run: Run[ChatChunk]) -> bytes:
         for name in ("response.created", "response.in_progress"):
             self._emit(name, response=self._response())
-        return self._take()
-
-    def delta(self, items: Sequence[ChatChunk]) -> bytes:
-        for item in items:
-            self._last = item
-            if item.reasoning:
-                self._add_reasoning(item.reasoning)
-            if item.content:
-                self._add_content(item.content, item.logprob)
-            for delta in item.tool_calls:
-                self._add_call(delta)
         return self._take()
 
     def end(self) -> bytes:
@@ -271,25 +232,22 @@ class ResponsesForm(Form[ChatChunk]):
             self._parts.append(delta.arguments)
             self._emit_item("response.function_call_arguments.delta", delta=delta.arguments)
 
-    def _continues(self, kind: str) -> bool:
-        return self._is_open and self._output[-1]["type"] == kind
-
     def _open(self, item: JsonObject) -> None:
         self._close("completed")
         self._is_open = True
-        self._output.append({**item, "status": "in_progress"})
-        self._emit("response.output_item.added", output_index=len(self._output) - 1, item=self._output[-1])
+        self._blocks.append({**item, "status": "in_progress"})
+        self._emit("response.output_item.added", output_index=len(self._blocks) - 1, item=self._blocks[-1])
 
     def _close_last(self) -> None:
         assert self._last is not None
-        if not self._output:
+        if not self._blocks:
             self._add_content("", None)  # an answer is at least an empty message
         self._close("incomplete" if self._last.finish_reason == "length" else "completed")
 
     def _close(self, status: str) -> None:
         if not self._is_open:
             return
-        item, text = self._output[-1], "".join(self._parts)
+        item, text = self._blocks[-1], "".join(self._parts)
         if item["type"] == "function_call":
             item["arguments"] = text
             self._emit_item("response.function_call_arguments.done", name=item["name"], arguments=text)
@@ -304,7 +262,7 @@ class ResponsesForm(Form[ChatChunk]):
             self._emit_item("response.output_text.done", content_index=0, text=text, logprobs=self._logprobs)
             self._emit_part("done", part)
         item["status"] = status
-        self._emit("response.output_item.done", output_index=len(self._output) - 1, item=item)
+        self._emit("response.output_item.done", output_index=len(self._blocks) - 1, item=item)
         self._is_open, self._parts, self._logprobs = False, [], []
 
     # Events
@@ -314,23 +272,19 @@ class ResponsesForm(Form[ChatChunk]):
         self._sequence += 1
 
     def _emit_item(self, event: str, /, **fields: object) -> None:
-        self._emit(event, item_id=self._output[-1]["id"], output_index=len(self._output) - 1, **fields)
+        self._emit(event, item_id=self._blocks[-1]["id"], output_index=len(self._blocks) - 1, **fields)
 
     def _emit_part(self, what: str, part: JsonObject) -> None:
         self._emit_item(f"response.content_part.{what}", content_index=0, part=part)
 
-    def _take(self) -> bytes:
-        events, self._events = b"".join(self._events), []
-        return events
-
     def _response(self) -> JsonObject:
-        request, last = self.request, self._last
+        request, last = self._request, self._last
         usage = last.usage if last is not None else None
         is_cut = last is not None and last.finish_reason == "length"
         return {
-            "id": self.id,
+            "id": self._id,
             "object": "response",
-            "created_at": self.created,
+            "created_at": self._created,
             "completed_at": int(time()) if usage is not None and not is_cut else None,
             "status": "in_progress" if usage is None else "incomplete" if is_cut else "completed",
             "background": False,
@@ -339,8 +293,8 @@ class ResponsesForm(Form[ChatChunk]):
             "instructions": request.instructions,
             "max_output_tokens": request.max_output_tokens,
             "metadata": request.metadata or {},
-            "model": self.model,
-            "output": self._output,
+            "model": self._model,
+            "output": self._blocks,
             "parallel_tool_calls": request.parallel_tool_calls is not False,
             "previous_response_id": None,
             "prompt_cache_key": request.prompt_cache_key,

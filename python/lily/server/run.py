@@ -42,6 +42,8 @@ class Run(Generic[Item]):
     def __init__(self) -> None:
         self._stream: EngineStream[Item] | None = None
         self._ready = asyncio.Event()
+        self._is_woken = False  # one wake serves all events up to the next look at the stream
+        self._is_nudged = False
         self._abort: ApiError | None = None
         self._loop = asyncio.get_running_loop()
         self._received = perf_counter()
@@ -74,8 +76,8 @@ class Run(Generic[Item]):
         self._stream.on_progress(self._on_progress)
         self.prompt_tokens = self._stream.prompt_tokens
 
-    async def next(self, timeout_seconds: float | None = None) -> list[Item]:
-        """Wait for events; an empty list after `timeout_seconds`, or if there was progress only.
+    async def next(self) -> list[Item]:
+        """Wait for events; an empty list if there was progress only, or after `nudge`.
 
         The last item has a finish_reason. Raises what ended the request instead.
         """
@@ -83,6 +85,7 @@ class Run(Generic[Item]):
         assert stream is not None
         while True:
             self._ready.clear()
+            self._is_woken = False
             if self._abort is not None:
                 raise self._abort
             items = []
@@ -93,13 +96,15 @@ class Run(Generic[Item]):
                     break
             if items:
                 self._count(len(items))
-            if items or self.progress is not before:
+            if items or self.progress is not before or self._is_nudged:
+                self._is_nudged = False
                 return items
-            try:
-                async with asyncio.timeout(timeout_seconds):
-                    await self._ready.wait()
-            except TimeoutError:
-                return []
+            await self._ready.wait()
+
+    def nudge(self) -> None:
+        """Let `next` return, from the event loop's thread."""
+        self._is_nudged = True
+        self._ready.set()
 
     def abort(self, error: ApiError) -> None:
         """Let `next` raise `error`, from the event loop's thread."""
@@ -112,7 +117,10 @@ class Run(Generic[Item]):
             self._stream.close()
 
     def _wake(self) -> None:
-        self._loop.call_soon_threadsafe(self._ready.set)
+        """On the engine's thread. The flag is cleared before the stream is looked at, so no event is overlooked."""
+        if not self._is_woken:
+            self._is_woken = True
+            self._loop.call_soon_threadsafe(self._ready.set)
 
     def _on_progress(self, progress: Progress) -> None:
         self.progress = progress

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from ..params import SamplingParams
+from ..planner import ChatOptions
 from ..reasoning import BUDGETS, Reasoning
 from .errors import invalid, unsupported
 
@@ -31,10 +32,24 @@ class TemplateOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     preserve_thinking: bool | None = None
 
 
-class SamplingFields(msgspec.Struct, kw_only=True):
-    """The fields of SamplingParams, under the same names, and what all routes of OpenAI's kind accept beside them."""
+class Fields(msgspec.Struct, kw_only=True):
+    """What the requests of all routes have."""
 
     model: str | None = None
+
+
+class PromptFields(Fields, kw_only=True):
+    """What makes a prompt of messages, beside them."""
+
+    tools: list[JsonObject] | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    enable_thinking: bool | None = None
+    chat_template_kwargs: TemplateOptions | None = None
+
+
+class SamplingFields(Fields, kw_only=True):
+    """The fields of SamplingParams, under the same names, and what all routes of OpenAI's kind accept beside them."""
+
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = None
@@ -84,6 +99,33 @@ class SamplingFields(msgspec.Struct, kw_only=True):
     @property
     def includes_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+class ChatFields(SamplingFields, kw_only=True):
+    """What the routes of OpenAI's kind accept that answer conversations."""
+
+    tools: list[JsonObject] | None = None
+    tool_choice: str | JsonObject | None = None
+    parallel_tool_calls: bool | None = None
+    top_logprobs: int | None = None
+    enable_thinking: bool | None = None
+    chat_template_kwargs: TemplateOptions | None = None
+
+    def options(
+        self,
+        tools: list[JsonObject] | None,
+        tool_choice: str | JsonObject | None,
+        response_format: JsonObject | None,
+        effort: str | None,
+    ) -> ChatOptions:
+        """The keywords of Engine.chat, those that depend on the route given in the form of chats."""
+        return {
+            "tools": tools,  # type: ignore[typeddict-item]  # checked by the engine, as the next two
+            "tool_choice": tool_choice,  # type: ignore[typeddict-item]
+            "parallel_tool_calls": self.parallel_tool_calls is not False,
+            "response_format": response_format,  # type: ignore[typeddict-item]
+            "reasoning": reasoning_option(effort, self.enable_thinking, self.chat_template_kwargs),
+        }
 
 
 def _bias(bias: Mapping[str, float]) -> dict[int, float]:
