@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from lily.cli.ctrl_c import CtrlC
 from lily.cli.screen import MarkdownScreen, PlainScreen, block_end
 from tests.cli.test_cli import NANO, WHO
 
@@ -33,14 +35,28 @@ class Terminal:
 
     def wait_for(self, text: str, seconds: float = 120) -> None:
         """Read until `text` has appeared behind what was waited for before."""
+        assert self._appears(text, seconds), f"{text!r} did not appear in time in {self.shown!r}"
+
+    def interrupt_until(self, text: str) -> None:
+        """Press Ctrl-C, and again if nothing happens: GNU readline misses one that comes while it starts to wait."""
+        for _ in range(60):
+            os.killpg(self.process.pid, signal.SIGINT)
+            if self._appears(text, 2):
+                return
+        raise AssertionError(f"{text!r} did not appear in {self.shown!r}")
+
+    def _appears(self, text: str, seconds: float) -> bool:
         end = time.monotonic() + seconds
         while text not in self.shown:
-            assert time.monotonic() < end, self.shown
+            readable, _, _ = select.select([self._master], [], [], max(0.0, end - time.monotonic()))
+            if not readable:
+                return False
             try:
                 self.shown += os.read(self._master, 4096).decode(errors="replace")
             except OSError:
                 raise AssertionError(f"{text!r} did not appear in {self.shown!r}") from None
         self.shown = self.shown.partition(text)[2]
+        return True
 
     def close(self) -> None:
         self.process.kill()
@@ -84,18 +100,47 @@ def test_ctrl_c_stops_the_answer_and_not_the_program() -> None:
         terminal.wait_for("> ")
         terminal.send("Who are you?\n")
         terminal.wait_for("I am")
-        os.killpg(terminal.process.pid, signal.SIGINT)
-        terminal.wait_for("stopped")
+        terminal.interrupt_until("stopped")
         terminal.wait_for("> ")
         terminal.send("/stats\n")
         terminal.wait_for("2 messages")  # what was said stays
-        os.killpg(terminal.process.pid, signal.SIGINT)  # at the prompt
-        terminal.wait_for("Ctrl-D or /exit ends the chat")
+        terminal.interrupt_until("Ctrl-D or /exit ends the chat")  # at the prompt, or a moment before
         terminal.wait_for("> ")
         terminal.send("\x04")
         assert terminal.process.wait(90) == 0
     finally:
         terminal.close()
+
+
+def test_ctrl_c_pressed_wildly_does_not_end_the_program() -> None:
+    terminal = Terminal(*GREEDY)
+    try:
+        terminal.wait_for("> ")
+        for _ in range(20):
+            terminal.send("Who are you?\n")
+            for _ in range(10):
+                os.killpg(terminal.process.pid, signal.SIGINT)
+                time.sleep(0.01)
+        assert terminal.process.poll() is None
+        terminal.send("\n/help\n")
+        terminal.wait_for("Ctrl-C stops an answer.")
+        terminal.send("/exit\n")
+        assert terminal.process.wait(90) == 0
+    finally:
+        terminal.close()
+
+
+def test_ctrl_c_is_raised_only_where_somebody_waits() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with CtrlC() as ctrl_c:
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt), ctrl_c.raises:
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        with ctrl_c.raises:
+            pass
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_an_error_does_not_end_the_conversation() -> None:

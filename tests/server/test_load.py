@@ -157,6 +157,7 @@ def test_a_mixed_load_with_clients_that_leave() -> None:
         before = resident_bytes()
         asyncio.run(load(SECONDS * 3 / 4, 1000))
         live.wait_until_idle()
+        print(f"{tally.sent} requests, {tally.answered} answered in full, {len(tally.wrong)} wrong")
         assert not tally.wrong, tally.wrong[:5]
         assert tally.answered > 8
 
@@ -171,6 +172,9 @@ def test_a_mixed_load_with_clients_that_leave() -> None:
         assert not [thing for thing in gc.get_objects() if isinstance(thing, (Run, Request, Stream))]
         if IS_SOAK:
             growth = resident_bytes() - before
+            print(
+                f"{success:.0f} answered, {cancelled:.0f} cancelled, {growth} bytes more than after the first quarter"
+            )
             assert growth < 64 * 1024 * 1024, f"{growth} bytes more than after the first quarter"
         live.engine.prefix_cache.clear()
         assert live.engine._owner.call(lambda: live.engine.runtime.state_use) == empty

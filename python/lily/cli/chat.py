@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import nullcontext, suppress
 from typing import Final
 
 from lily import ChatChunk, Engine, LilyError, SamplingParams
@@ -11,6 +12,7 @@ from lily.messages import AssistantMessage, Message
 from lily.outputs import summary
 from lily.reasoning import Reasoning, read_reasoning
 
+from .ctrl_c import CtrlC
 from .options import Verbs, add_engine_flags, add_sampling_flags, make_engine, sampling_params
 from .screen import Screen, dim, has_colours, make_screen
 
@@ -47,21 +49,31 @@ def add_parser(verbs: Verbs) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     params = sampling_params(options)
-    is_interactive = sys.stdin.isatty()
-    if is_interactive:
-        import readline  # noqa: F401  # gives `input` its editing keys and history
     with make_engine(options) as engine:
         chat = Chat(engine, make_screen(), params, system=options.system, reasoning=options.reasoning)
-        if is_interactive:
+        if sys.stdin.isatty():
             print(dim(f"{engine!r}\n/help lists the commands, Ctrl-D ends", has_colours()))
-        while (text := _read(is_interactive)) is not None:
-            if text.startswith("/") and is_interactive:
-                if text.split()[0] in ("/exit", "/quit", "/bye"):
-                    break
-                print(chat.command(text))
-            elif text.strip():
-                chat.ask(text, stoppable=is_interactive)
+            with CtrlC() as ctrl_c:
+                _converse(chat, ctrl_c)
+        else:
+            for line in sys.stdin:
+                if line.strip():
+                    chat.ask(line.rstrip("\n"))
     return 0
+
+
+def _converse(chat: Chat, ctrl_c: CtrlC) -> None:
+    with suppress(ImportError):  # not every Python has it
+        import readline  # noqa: F401  # gives `input` its editing keys and history
+
+    while (text := _read(ctrl_c)) is not None:
+        if not text.startswith("/"):
+            if text.strip():
+                chat.ask(text, ctrl_c)
+        elif text.split()[0] in ("/exit", "/quit", "/bye"):
+            return
+        else:
+            print(chat.command(text))
 
 
 class Chat:
@@ -82,28 +94,31 @@ class Chat:
     def _restart(self) -> None:
         self.messages = [] if self._system is None else [{"role": "system", "content": self._system}]
 
-    def ask(self, text: str, *, stoppable: bool) -> None:
-        """Answer `text`. stoppable: Ctrl-C ends the answer, what was said so far stays; otherwise it is raised.
+    def ask(self, text: str, ctrl_c: CtrlC | None = None) -> None:
+        """Answer `text`. ctrl_c: of a terminal, where Ctrl-C ends the answer, and what was said so far stays.
 
-        Raises what the engine raises if nobody is there to read it; in a conversation it is shown.
+        Raises what the engine raises if nobody is there to read it; in a terminal it is shown.
         """
         before = len(self.messages)
         self.messages.append({"role": "user", "content": text})
         chunks: list[ChatChunk] = []
         note = ""
         try:
-            with self._engine.stream_chat(self.messages, reasoning=self._reasoning, params=self._params) as stream:
+            with (
+                ctrl_c.raises if ctrl_c is not None else nullcontext(),
+                self._engine.stream_chat(self.messages, reasoning=self._reasoning, params=self._params) as stream,
+            ):
                 for chunk in stream:
                     chunks.append(chunk)
                     self._screen.reasoning(chunk.reasoning)
                     self._screen.content(chunk.content)
         except KeyboardInterrupt:
-            if not stoppable:
+            if ctrl_c is None:
                 raise
             note = "stopped"
         except (LilyError, ValueError) as error:
             del self.messages[before:]
-            if not stoppable:
+            if ctrl_c is None:
                 raise
             self._screen.end(f"{error}. /new starts again.")
             return
@@ -159,15 +174,13 @@ def _message(chunks: list[ChatChunk]) -> AssistantMessage:
     return message
 
 
-def _read(is_interactive: bool) -> str | None:
+def _read(ctrl_c: CtrlC) -> str | None:
     """The next message; None at the end of the input."""
-    if not is_interactive:
-        line = sys.stdin.readline()
-        return line.rstrip("\n") if line else None
     while True:
         try:
-            line = input("> ")
-            return line if line.strip() != '"""' else _read_lines()
+            with ctrl_c.raises:
+                line = input("> ")
+                return line if line.strip() != '"""' else _read_lines()
         except KeyboardInterrupt:
             print("\n(Ctrl-D or /exit ends the chat)")
         except EOFError:
