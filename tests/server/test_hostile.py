@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,6 +101,122 @@ def test_wrong_types_in_every_field(live: Live, route: str) -> None:
                 check_error(response.status_code, response.content, 400, 404)
                 refused += 1
     assert refused > 5 * len(fields)
+
+
+TOOL: dict[str, Any] = {
+    "name": "f",
+    "description": "d",
+    "parameters": {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]},
+}
+FORM: dict[str, Any] = {"name": "n", "schema": {"type": "object", "properties": {"a": {"enum": [1]}}}}
+CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+RICH: dict[str, dict[str, Any]] = {
+    CHAT: {
+        "messages": [
+            {"role": "system", "content": "s"},
+            {"role": "user", "content": [{"type": "text", "text": "a"}]},
+            {"role": "assistant", "content": None, "reasoning": "r", "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "1", "content": "x"},
+        ],
+        "tools": [{"type": "function", "function": TOOL}],
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+        "chat_template_kwargs": {"enable_thinking": False},
+        "logit_bias": {"5": 1},
+        "stop": ["x"],
+        "max_tokens": 1,
+    },
+    "/v1/responses": {
+        "input": [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "a"}]},
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": "s"}], "content": []},
+            {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "a"}]},
+        ],
+        "tools": [{"type": "function", **TOOL}],
+        "text": {"format": {"type": "json_schema", **FORM}},
+        "reasoning": {"effort": "none"},
+        "include": ["message.output_text.logprobs"],
+        "max_output_tokens": 1,
+    },
+    "/v1/messages": {
+        "system": [{"type": "text", "text": "s"}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "a"}]},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "thinking", "thinking": "t", "signature": "s"},
+                    {"type": "tool_use", "id": "1", "name": "f", "input": {"a": "b"}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "a"}]}],
+            },
+        ],
+        "tools": [{"name": "f", "input_schema": TOOL["parameters"]}],
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+        "thinking": {"type": "enabled", "budget_tokens": 2},
+        "output_config": {"effort": "low"},
+        "stop_sequences": ["x"],
+        "max_tokens": 1,
+    },
+}
+PYTHONIC = re.compile("object (is|has|does)|indices|subscript|unexpected keyword|positional|unhashable|traceback", re.I)
+
+
+def variants(value: Any) -> Iterator[Any]:
+    """The same JSON with something else in the place of each of its parts."""
+    if isinstance(value, (dict, list)):
+        for key in value if isinstance(value, dict) else range(len(value)):
+            for variant in variants(value[key]):
+                changed = value.copy()
+                changed[key] = variant
+                yield changed
+    yield from (None, 5, "x", [5], {"a": 5})
+
+
+@pytest.mark.parametrize("route", RICH)
+def test_wrong_types_at_every_depth(live: Live, route: str) -> None:
+    valid = RICH[route]
+    assert live.post(route, **valid).status_code == 200
+    refused = 0
+    for field, value in valid.items():
+        for variant in variants(value):
+            response = live.post(route, **valid | {field: variant})
+            assert response.status_code in (200, 400), (field, variant, response.text)
+            if response.status_code == 400:
+                message = check_error(response.status_code, response.content, 400)
+                assert not PYTHONIC.search(message), (field, variant, message)
+                refused += 1
+    assert refused > 50
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "param", "message"),
+    [
+        (CHAT, {"messages": ASK, "max_completion_tokens": 0}, "max_completion_tokens", "max_completion_tokens is 0"),
+        (CHAT, {"messages": ASK, "logprobs": True, "top_logprobs": 21}, "top_logprobs", "top_logprobs is 21"),
+        (CHAT, {"messages": ASK, "tool_choice": "required"}, "tool_choice", "no tools are given"),
+        (CHAT, {"messages": ASK, "response_format": {"type": "x"}}, "response_format", "'json_object'"),
+        (CHAT, {"messages": ASK, "logit_bias": {"1_0": 1}}, "logit_bias", "'1_0' is no such id"),
+        (CHAT, {"messages": ASK, "logit_bias": {"٣": 1}}, "logit_bias", "is no such id"),
+        (CHAT, {"messages": [{"role": "robot"}]}, "messages[0]", "'robot'"),
+        ("/v1/completions", {"prompt": [True]}, "prompt", "token ids"),
+        ("/v1/responses", {"input": "x", "max_output_tokens": 0}, "max_output_tokens", "max_output_tokens is 0"),
+        ("/v1/responses", {"input": []}, "input", "input must be a list"),
+        ("/v1/responses", {"input": [{"role": "robot", "content": "x"}]}, "input[0]", "'robot'"),
+        ("/v1/responses", {"input": [{"type": "reasoning", "summary": 5}]}, "input[0]", "lists of parts"),
+        ("/v1/messages", {"messages": ASK, "max_tokens": 1, "stop_sequences": [""]}, None, "stop_sequences holds"),
+    ],
+)
+def test_errors_name_fields_as_the_route_does(
+    live: Live, route: str, body: dict[str, Any], param: str | None, message: str
+) -> None:
+    response = live.post(route, **body)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert message in error["message"] and error.get("param") == param
 
 
 def test_numbers_that_json_has_not(live: Live) -> None:

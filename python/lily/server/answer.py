@@ -53,7 +53,7 @@ async def _serve(service: Service, form: Form[AskedT, Item], request_id: str, se
         service.admission.enter(run, engine.runtime.max_timelines)
         await run.start(lambda on_item: form.start(engine, on_item))
     except Exception as error:
-        refusal = describe(error, running=False)
+        refusal = describe(error, running=False, names=form.field_names)
         if refusal.status == 500:
             _log.exception("%s failed", request_id)
         service.ledger.fail(request_id, form.route, run, refusal)

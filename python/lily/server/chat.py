@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
@@ -101,6 +101,13 @@ class ChatForm(ChunkForm[ChatRequest, ChatChunk]):
     id_prefix = "chatcmpl-"
     chunk_object = "chat.completion.chunk"
     no_text: ClassVar[JsonObject] = {"delta": {}}
+
+    @property
+    def field_names(self) -> Mapping[str, str]:
+        names = {"logprobs": "top_logprobs"}
+        if self._request.max_completion_tokens is not None:
+            names["max_tokens"] = "max_completion_tokens"
+        return names
 
     def start(self, engine: Engine, on_item: Callable[[], None]) -> ChatStream:
         return start_chat(engine, self._request, on_item)

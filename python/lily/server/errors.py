@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, Literal
 
 from ..errors import (
@@ -32,7 +34,10 @@ _ANTHROPIC_TYPES: Final = {
     413: "request_too_large",
     503: "overloaded_error",
 }
-_SAMPLING_FIELDS: Final = frozenset(SamplingParams.__dataclass_fields__)
+_FIELDS: Final = frozenset(SamplingParams.__dataclass_fields__) | {
+    "messages", "prompt", "tools", "tool_choice", "response_format", "reasoning", "top_logprobs",
+}  # fmt: skip
+NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 CLIENT_CLOSED: Final = 499  # nobody gets this status; it stands in the log and in the metrics
 
 
@@ -91,44 +96,48 @@ def invalid(param: str | None, message: str) -> ApiError:
     return ApiError(400, message, code="invalid_value", param=param)
 
 
-def describe(error: BaseException, *, running: bool) -> ApiError:
+def describe(error: BaseException, *, running: bool, names: Mapping[str, str] = NO_NAMES) -> ApiError:
     """What a client is told about an error of the engine.
 
     running: the request was accepted already, so that a plain ValueError or TypeError is not about its fields.
+    names: what the route calls fields to which the engine gives other names.
     """
+    param, message = _field_of(str(error), names)
     match error:
         case ApiError():
             return error
         case ContextLengthError():
-            return ApiError(400, str(error), code="context_length_exceeded")
+            return ApiError(400, message, code="context_length_exceeded")
         case ChatTemplateError():
-            index = error.message_index
-            return ApiError(
-                400, str(error), param="messages" if index is None else f"messages[{index}]", code="invalid_messages"
-            )
+            if error.message_index is not None and "messages" not in names:
+                param = f"messages[{error.message_index}]"
+            return ApiError(400, message, param=param, code="invalid_messages")
         case GrammarError():
-            return ApiError(400, str(error), code="invalid_grammar", param=error.schema_path)
+            return ApiError(400, message, code="invalid_grammar", param=error.schema_path)
         case ToolCallError():
-            return ApiError(400, str(error), code="invalid_tools", param="tools")
+            return ApiError(400, message, code="invalid_tools", param=param or "tools")
         case MemoryLimitError():
-            return ApiError(413, str(error), code="memory_limit_exceeded")
+            return ApiError(413, message, code="memory_limit_exceeded")
         case EngineClosedError():
             return stopping()
         case CancelledError():
             return ApiError(CLIENT_CLOSED, "the client closed the request", code="cancelled")
         case DeviceError():
-            return ApiError(500, str(error), code="device_error")
+            return ApiError(500, message, code="device_error")
         case RecursionError():
             return invalid(None, "a value of the request is nested too deeply")
         case ValueError() | TypeError() if not running and not isinstance(error, LilyError):
-            return invalid(_field_of(error), str(error))
+            return invalid(param, message)
         case _:
             return ApiError(
                 500, "an internal error ended this request; the server's log has its traceback", code="internal_error"
             )
 
 
-def _field_of(error: BaseException) -> str | None:
-    """The messages of SamplingParams begin with the name of the field."""
-    first = str(error).partition(" ")[0]
-    return first if first in _SAMPLING_FIELDS else None
+def _field_of(message: str, names: Mapping[str, str]) -> tuple[str | None, str]:
+    """The field that a message begins with, and the message, both with the route's own name of it."""
+    first, space, rest = message.partition(" ")
+    if first not in _FIELDS:
+        return None, message
+    name = names.get(first, first)
+    return name, name + space + rest

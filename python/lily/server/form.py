@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import time
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -12,7 +12,7 @@ from ..params import SamplingParams
 from ..planner import ChatOptions
 from ..progress import Progress
 from ..stream import ChatStream
-from .errors import ApiError, Dialect
+from .errors import NO_NAMES, ApiError, Dialect
 from .run import EngineStream, Item, Run
 
 
@@ -59,6 +59,11 @@ class Form(ABC, Generic[AskedT, Item]):
     def wants_stream(self) -> bool:
         """Server-sent events instead of one object."""
         return bool(self._request.stream)
+
+    @property
+    def field_names(self) -> Mapping[str, str]:
+        """What this route calls fields to which the engine gives other names."""
+        return NO_NAMES
 
     @abstractmethod
     def start(self, engine: Engine, on_item: Callable[[], None]) -> EngineStream[Item]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, Literal
 
@@ -21,6 +21,7 @@ from .reply import named_sse
 from .run import Run
 from .schemas import Fields, JsonObject, ReasoningEffort, TemplateOptions, reasoning_option
 
+_FIELD_NAMES: Final = {"stop": "stop_sequences", "reasoning": "thinking.budget_tokens"}
 _STOP_REASONS: Final = {"length": "max_tokens", "tool_calls": "tool_use", "stop": "end_turn"}
 
 
@@ -238,8 +239,10 @@ def _tool_result(where: str, block: JsonObject) -> JsonObject:
 
 def _block_text(where: str, block: object) -> str:
     kind = block.get("type") if isinstance(block, dict) else type(block).__name__
-    if not isinstance(block, dict) or kind != "text" or not isinstance(block.get("text"), str):
+    if not isinstance(block, dict) or kind != "text":
         raise unsupported(where, f"{where} is a block of type {kind!r}, which is not supported here")
+    if not isinstance(block.get("text"), str):
+        raise invalid(where, f"{where} is a block of type 'text' without a text")
     return str(block["text"])
 
 
@@ -248,6 +251,10 @@ class MessagesForm(BlockForm[MessagesRequest]):
     id_prefix = "msg_"
     dialect = "anthropic"
     ping = named_sse("ping", {"type": "ping"})
+
+    @property
+    def field_names(self) -> Mapping[str, str]:
+        return _FIELD_NAMES
 
     def whole(self, items: Sequence[ChatChunk]) -> object:
         self.delta(items)

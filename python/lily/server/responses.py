@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from secrets import token_hex
 from time import time
 from typing import Any, Final
@@ -19,6 +19,13 @@ from .reply import named_sse
 from .run import Run
 from .schemas import ChatFields, JsonObject, ReasoningEffort
 
+_FIELD_NAMES: Final = {
+    "max_tokens": "max_output_tokens",
+    "logprobs": "top_logprobs",
+    "messages": "input",
+    "response_format": "text.format",
+}
+_ROLES: Final = ("user", "assistant", "system", "developer")
 _TEXT_PARTS: Final = ("input_text", "output_text", "text")
 
 
@@ -121,6 +128,8 @@ class _History:
         kind = item.get("type", "message")
         if kind == "message":
             role = item.get("role")
+            if role not in _ROLES:
+                raise invalid(where, f"{where} has the role {role!r}; known are {', '.join(_ROLES)}")
             text = _text(where, item.get("content"))
             if role != "assistant":
                 self.messages.append({"role": role, "content": text})
@@ -128,12 +137,7 @@ class _History:
             answer = self._answer(lambda last: not last["content"] and "tool_calls" not in last)
             answer["content"] = text
         elif kind == "reasoning":
-            thought = "".join(
-                part["text"]
-                for key in ("content", "summary")
-                for part in item.get(key) or []
-                if isinstance(part, dict) and isinstance(part.get("text"), str)
-            )
+            thought = "".join(_thought(where, item.get(key)) for key in ("content", "summary"))
             answer = self._answer(lambda last: False)
             if thought:
                 answer["reasoning_content"] = thought
@@ -159,6 +163,12 @@ class _History:
         return answer
 
 
+def _thought(where: str, parts: object) -> str:
+    if parts is not None and not isinstance(parts, list):
+        raise invalid(where, f"{where}: the content and the summary of a reasoning item are lists of parts")
+    return "".join(part["text"] for part in parts or [] if isinstance(part, dict) and isinstance(part.get("text"), str))
+
+
 def _text(where: str, content: object) -> str:
     if isinstance(content, str):
         return content
@@ -167,8 +177,10 @@ def _text(where: str, content: object) -> str:
     texts = []
     for part in content:
         kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-        if kind not in _TEXT_PARTS or not isinstance(part.get("text"), str):
+        if kind not in _TEXT_PARTS:
             raise unsupported(where, f"{where} holds a part of type {kind!r}; only text is supported")
+        if not isinstance(part.get("text"), str):
+            raise invalid(where, f"{where} holds a part of type {kind!r} without a text")
         texts.append(part["text"])
     return "".join(texts)
 
@@ -183,6 +195,10 @@ class ResponsesForm(BlockForm[ResponsesRequest]):
         super().__init__(request, id, model)
         self._logprobs: list[JsonObject] = []  # of the open item
         self._sequence = 0
+
+    @property
+    def field_names(self) -> Mapping[str, str]:
+        return _FIELD_NAMES
 
     def whole(self, items: Sequence[ChatChunk]) -> object:
         self.delta(items)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
@@ -17,6 +18,7 @@ JsonObject = dict[str, Any]
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 ReasoningEffort = Annotated[Effort, Meta(description="none turns thinking off; xhigh and max set no budget")]
 
+_TOKEN_ID: Final = re.compile("0|[1-9][0-9]{0,9}")
 # Fields of other servers and of newer versions that would change the answer if they were obeyed.
 _GUIDED: Final = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
 
@@ -129,10 +131,10 @@ class ChatFields(SamplingFields, kw_only=True):
 
 
 def _bias(bias: Mapping[str, float]) -> dict[int, float]:
-    try:
-        return {int(token_id): value for token_id, value in bias.items()}
-    except ValueError:
-        raise invalid("logit_bias", "logit_bias must map token ids, written as decimal strings, to numbers") from None
+    for token_id in bias:
+        if not _TOKEN_ID.fullmatch(token_id):
+            raise invalid("logit_bias", f"logit_bias maps decimal token ids to numbers; {token_id!r} is no such id")
+    return {int(token_id): value for token_id, value in bias.items()}
 
 
 def reasoning_option(
