@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
 from .errors import CancelledError
+from .keywords import names_nearest_keyword
 
 Item_co = TypeVar("Item_co", covariant=True)
 Result_co = TypeVar("Result_co", covariant=True)
@@ -25,6 +26,7 @@ class PolledStream(Protocol[Item_co, Result_co]):
     def close(self) -> None: ...
 
 
+@names_nearest_keyword
 class AsyncStream(AsyncIterator[Item], Generic[Item, Result]):
     """Chunks of one request, one per token. The request starts with the first `anext`, which checks it as well.
 

@@ -8,12 +8,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import jinja2
 from jinja2 import nodes
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from .errors import ChatTemplateError, CheckpointError
@@ -24,6 +26,7 @@ from .turns import Render, Turns, why_not_by_turns
 
 # Characters that cannot be part of anybody's text by meaning; the first one absent from a request guards it.
 _GUARDS: Final = [chr(code) for code in range(0xF8F0, 0xF900)] + [chr(code) for code in range(0xF0000, 0xF0400)]
+_MAX_PRODUCT: Final = 1 << 20  # characters, entries or bits
 _STRUCTURAL_KEYS: Final = frozenset({"role", "type"})
 
 _log: Final = logging.getLogger("lily")
@@ -67,8 +70,10 @@ class ChatTemplate:
     def __init__(
         self, source: str, tokenizer: Tokenizer, variables: Mapping[str, str], *, by_turns: bool = False
     ) -> None:
+        if not source.strip():
+            raise ChatTemplateError("the chat template is empty: pass chat_template to Engine")
         self.source = source
-        environment = ImmutableSandboxedEnvironment(
+        environment = _Sandbox(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _GenerationTag]
         )
         environment.filters["tojson"] = _tojson
@@ -210,6 +215,24 @@ def _checkpoint_source(folder: Path) -> str | None:
             "pass one of them as chat_template"
         )
     return default
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Templates come with downloaded models: what they multiply must not fill the memory."""
+
+    intercepted_binops = frozenset(("*", "**"))
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        size = 0
+        if operator == "**" and isinstance(left, int) and isinstance(right, int):
+            size = left.bit_length() * right
+        elif operator == "*" and isinstance(right, int) and isinstance(left, Sequence):
+            size = len(left) * right
+        elif operator == "*" and isinstance(left, int) and isinstance(right, Sequence):
+            size = len(right) * left
+        if size > _MAX_PRODUCT:
+            raise SecurityError(f"a result of {operator} would be longer than {_MAX_PRODUCT:,}")
+        return super().call_binop(context, operator, left, right)
 
 
 class _GenerationTag(Extension):

@@ -22,10 +22,11 @@ from .async_stream import AsyncStream
 from .chat_template import RenderedPrompt, load_chat_template
 from .config import ModelConfig, load_config
 from .disk_cache import DiskCache
-from .errors import CancelledError
+from .errors import CancelledError, CheckpointError
 from .fingerprint import fingerprints, identity
 from .generation import Generation
 from .hub import find_model
+from .keywords import names_nearest_keyword
 from .memory import default_limit, format_bytes, parse_bytes
 from .messages import Message
 from .outputs import ChatChunk, ChatReply, Chunk, Completion
@@ -50,6 +51,7 @@ _log: Final = logging.getLogger("lily")
 _numbers: Final = count()
 
 
+@names_nearest_keyword
 class Engine:
     """A model on a device, ready for any number of requests from any thread.
 
@@ -94,6 +96,7 @@ class Engine:
         _check_max_context(max_context, self._config.max_position_embeddings)
         self._memory_limit = default_limit() if memory_limit is None else parse_bytes(memory_limit)
         self._tokenizer = Tokenizer(folder, self._config.vocab_size)
+        _check_stop_ids(folder, self._config, self._tokenizer)
         files = identity(folder)
         self._chat_template = load_chat_template(folder, self._tokenizer, chat_template)
         self._running: list[_core.Timeline] = []  # of generations; used by the owner thread only
@@ -485,6 +488,19 @@ def _is_single(prompt: object) -> bool:
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
         raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
+
+
+def _check_stop_ids(folder: Path, config: ModelConfig, tokenizer: Tokenizer) -> None:
+    unknown = [token_id for token_id in config.stop_token_ids if token_id not in tokenizer.known_ids]
+    if unknown:
+        path = folder / "tokenizer.json"
+        raise CheckpointError(
+            f"{path} has no token of the id {unknown[0]}, which config.json or generation_config.json names as "
+            "eos_token_id: the files are of different checkpoints",
+            path=str(path),
+            field="eos_token_id",
+            found=str(unknown[0]),
+        )
 
 
 def _check_max_context(max_context: int | None, model_limit: int | None) -> None:

@@ -14,7 +14,7 @@ MAX_BYTES: Final = 1 << 28  # no such file of a real checkpoint has a tenth of i
 
 
 def read_bytes(path: Path) -> bytes | None:
-    """Content of a regular file; None when there is nothing of that name. Raises CheckpointError."""
+    """Content of a regular file; None when there is nothing of that name, not even a link. Raises CheckpointError."""
     try:
         # Before it is opened: a pipe would be waited for.
         status = os.stat(path)
@@ -30,6 +30,9 @@ def read_bytes(path: Path) -> bytes | None:
         with open(path, "rb") as file:
             return file.read(MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
+        if path.is_symlink():  # as in the Hugging Face cache, when a blob is missing
+            text = f"{path}: cannot be read: a link to a file that does not exist. Download the checkpoint again"
+            raise CheckpointError(text, path=str(path)) from None
         return None
     except CheckpointError:
         raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Final, TypedDict
 
 from .errors import GrammarError
+from .keywords import names_nearest_keyword
 
 MAX_LOGPROBS: Final = 20
 MAX_TOP_K: Final = 2**31 - 1
@@ -21,22 +21,6 @@ MAX_STOP_LENGTH: Final = 4096  # characters; a stop string is compared at every 
 SMALLEST: Final = 1.2e-38
 LARGEST: Final = 3.4e38
 MAX_SEED: Final = 2**64 - 1
-
-# Other tools' words for the same thing; never accepted, only explained.
-_RENAMED: Final = {
-    "temp": "temperature",
-    "enable_thinking": "the keyword reasoning of chat",
-    "reasoning_effort": "the keyword reasoning of chat",
-    "thinking": "the keyword reasoning of chat",
-    "response_format": "json_schema here, or response_format of chat",
-    "max_new_tokens": "max_tokens",
-    "num_predict": "max_tokens",
-    "n_predict": "max_tokens",
-    "max_completion_tokens": "max_tokens",
-    "repeat_penalty": "repetition_penalty",
-    "stop_strings": "stop",
-    "eos_token_id": "stop_token_ids",
-}
 
 
 class SamplingOverrides(TypedDict, total=False):
@@ -66,6 +50,7 @@ class SamplingOverrides(TypedDict, total=False):
     grammar: str | None
 
 
+@names_nearest_keyword
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SamplingParams:
     """Sampling options under vLLM's names. None means: what the checkpoint's generation_config.json says.
@@ -114,10 +99,6 @@ class SamplingParams:
     choice: Sequence[str] | None = None
     grammar: str | None = None
 
-    def __new__(cls, *args: object, **kwargs: object) -> SamplingParams:
-        _check_names(kwargs)
-        return super().__new__(cls)
-
     def __post_init__(self) -> None:
         _check_number("temperature", self.temperature, low=0.0)
         _check_number("top_p", self.top_p, low=0.0, high=1.0, low_open=True)
@@ -156,7 +137,6 @@ class SamplingParams:
 
     def merged(self, overrides: SamplingOverrides) -> SamplingParams:
         """A copy with these fields replaced. Raises TypeError for an unknown name."""
-        _check_names(overrides)
         return replace(self, **overrides) if overrides else self
 
 
@@ -200,20 +180,6 @@ def resolve(params: SamplingParams, defaults: Mapping[str, float | int]) -> Reso
         frequency_penalty=pick("frequency_penalty", 0.0),
         repetition_penalty=pick("repetition_penalty", 1.0),
     )
-
-
-def _check_names(given: Iterable[str]) -> None:
-    known = [f.name for f in fields(SamplingParams)]
-    for name in given:
-        if name in known:
-            continue
-        near = _RENAMED.get(name) or next(iter(difflib.get_close_matches(name, known, n=1)), None)
-        hint = _hint(near) if near else f"known are {', '.join(known)}"
-        raise TypeError(f"SamplingParams has no field {name!r}; {hint}")
-
-
-def _hint(near: str) -> str:
-    return f"use {near}" if " " in near else f"did you mean {near!r}?"
 
 
 def _check_number(

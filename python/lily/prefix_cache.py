@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from . import _core
 from .disk_cache import DiskCache
 from .errors import MemoryLimitError
+from .keywords import names_nearest_keyword
 from .owner import Owner
 from .state_file import StateFile
 from .token_trie import Match, Node, TokenTrie
@@ -74,6 +75,7 @@ class _Entry:
     pinned: bool = False
 
 
+@names_nearest_keyword
 class PrefixCache:
     """The snapshots of an engine, shared by all its requests and sessions. Made by Engine, as `engine.prefix_cache`.
 

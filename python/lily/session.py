@@ -16,12 +16,14 @@ from numpy.typing import NDArray
 from . import _core
 from .errors import ContextLengthError, EngineClosedError, MemoryLimitError
 from .generation import prefill_chunks
+from .keywords import names_nearest_keyword
 from .owner import Owner, Request, Steps
 from .prefix_cache import PrefixCache
 from .progress import Progress, ProgressOption, ProgressReport
 from .state_file import StateFile
 
 
+@names_nearest_keyword
 class Session:
     """A timeline: the tokens computed so far and the logits after the last one.
 

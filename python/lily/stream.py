@@ -7,12 +7,14 @@ from dataclasses import replace
 from types import TracebackType
 
 from .errors import CancelledError
+from .keywords import names_nearest_keyword
 from .outputs import ChatChunk, ChatReply, Chunk, Completion, ToolCall
 from .owner import Request
 from .parse import ReplyParser
 from .progress import Progress, ProgressReport
 
 
+@names_nearest_keyword
 class Stream(Iterator[Chunk]):
     """Chunks of one request, one per token. Closing or dropping it, or Ctrl-C while waiting, cancels the request.
 
@@ -97,6 +99,7 @@ class Stream(Iterator[Chunk]):
         return f"Stream({_state(self._chunks, self._closed)})"
 
 
+@names_nearest_keyword
 class ChatStream(Iterator[ChatChunk]):
     """Chunks of one answer: reasoning, content and tool calls apart. Closing works as for Stream."""
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import tokenizers
 
 from .errors import CheckpointError
 from .files import read_bytes, read_json
+from .keywords import names_nearest_keyword
 
 _UNKNOWN: Final = "\ufffd".encode()
 # Text that holds every byte of UTF-8: all of ASCII, all following bytes, and all first bytes of two, three and four.
@@ -19,6 +22,7 @@ _PROBE: Final = "".join(
 ) + "".join(map(chr, range(0x40000, 0x110000, 0x40000)))
 
 
+@names_nearest_keyword
 class Tokenizer:
     """Byte-level BPE of one checkpoint.
 
@@ -30,7 +34,7 @@ class Tokenizer:
 
     def __init__(self, folder: Path, vocab_size: int) -> None:
         path = folder / "tokenizer.json"
-        full = _load(path)
+        full, listed = _load(path)
         size = max(full.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         if size > vocab_size:
             raise CheckpointError(
@@ -65,6 +69,7 @@ class Tokenizer:
             self._plain.pre_tokenizer = full.pre_tokenizer
         vocab = self._plain.get_vocab()
         _check_bytes(path, self._plain)
+        _check_added(path, full, listed)
         self.id_to_bytes = _id_to_bytes(path, vocab, self.added_tokens, vocab_size)
         self.known_ids = frozenset(vocab.values()) | frozenset(self.added_tokens.values())
 
@@ -145,12 +150,14 @@ def read_tokenizer_config(folder: Path) -> dict[str, object]:
     return read_json(folder / "tokenizer_config.json") or {}
 
 
-def _load(path: Path) -> tokenizers.Tokenizer:
+def _load(path: Path) -> tuple[tokenizers.Tokenizer, list[dict[str, Any]]]:
+    """What the library makes of the file, and the file's own added tokens."""
     content = read_bytes(path)
     if content is None:
         raise CheckpointError(f"{path} is missing: a checkpoint folder needs it next to config.json", path=str(path))
     try:
         full = tokenizers.Tokenizer.from_buffer(content)
+        added = json.loads(content)["added_tokens"]
     except BaseException as error:
         raise _refusal(path, error) from None
     if not isinstance(full.model, tokenizers.models.BPE):
@@ -162,7 +169,15 @@ def _load(path: Path) -> tokenizers.Tokenizer:
             expected="BPE",
             found=found,
         )
-    return full
+    if full.model.dropout:
+        raise CheckpointError(
+            f"{path} has dropout, so that a text would get other ids each time: set model.dropout to null",
+            path=str(path),
+            field="model.dropout",
+            expected="null",
+            found=str(full.model.dropout),
+        )
+    return full, added
 
 
 def _refusal(path: Path, error: BaseException) -> BaseException:
@@ -175,6 +190,13 @@ def _refusal(path: Path, error: BaseException) -> BaseException:
 def _check_bytes(path: Path, plain: tokenizers.Tokenizer) -> None:
     """Raises CheckpointError unless every byte of a text reaches some token: others would be lost without a word."""
     normal = plain.normalizer.normalize_str(_PROBE) if plain.normalizer is not None else _PROBE
+    if normal not in (_PROBE, unicodedata.normalize("NFC", _PROBE)):
+        raise CheckpointError(
+            f"{path} changes a text before it is read: only the Unicode normal form NFC is supported",
+            path=str(path),
+            field="normalizer",
+            expected="NFC or null",
+        )
     alphabet = {byte: character for character, byte in _byte_alphabet().items()}
     expected = "".join(alphabet[byte] for byte in normal.encode())
     try:
@@ -189,6 +211,18 @@ def _check_bytes(path: Path, plain: tokenizers.Tokenizer) -> None:
             path=str(path),
             expected="a token for every byte",
         )
+
+
+def _check_added(path: Path, full: tokenizers.Tokenizer, listed: list[dict[str, Any]]) -> None:
+    """Raises CheckpointError unless the library gives each added token the id that the file says."""
+    for token in listed:  # the library counts on from the vocabulary, whatever id stands there
+        if full.token_to_id(token["content"]) != token["id"]:
+            raise CheckpointError(
+                f"{path} gives the added token {token['content']!r} the id {token['id']}, but ids of added tokens "
+                f"follow those of the vocabulary: it is {full.token_to_id(token['content'])}",
+                path=str(path),
+                field="added_tokens",
+            )
 
 
 def _byte_alphabet() -> dict[str, int]:

@@ -108,6 +108,13 @@ def test_the_environment_is_hugging_faces(tokenizer: Tokenizer) -> None:
         ("{{ 1 / 0 }}", "ZeroDivisionError"),
         ("{{ messages[0].content + 1 }}", "TypeError"),
         ("{% if %}", "error in line 1"),
+        (" \n", "is empty"),
+        ("{{ 'x' * 10**10 }}", "longer than"),
+        ("{{ 10**10 * messages }}", "longer than"),
+        ("{{ 10**(10**10) }}", "longer than"),
+        ("{% for i in range(10**9) %}x{% endfor %}", "Range too big"),
+        ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "RecursionError"),
+        ("{% include '/etc/passwd' %}", "failed|error"),
         ("{{ raise_exception('no ' ~ messages[0].role) }}", "no user"),
     ],
 )

@@ -117,6 +117,13 @@ def edited(nano_folder: Path, to: Path, edit: Callable[[dict[str, Any]], object]
         ),
         (lambda t: t["added_tokens"][0].update(lstrip=True), "lstrip"),
         (lambda t: t.pop("model"), "cannot be read"),
+        (lambda t: t["model"].update(dropout=0.1), "dropout"),
+        (lambda t: t.update(normalizer={"type": "Lowercase"}), "changes a text"),
+        (lambda t: t["added_tokens"][0].update(id=5), "the id 5, .* it is 4070"),
+        (lambda t: t["added_tokens"].pop(2), "follow those of the vocabulary"),
+        (lambda t: t["model"]["merges"].append(["a", "no token"]), "out of vocabulary"),
+        (lambda t: t["model"]["vocab"].update({"x": 2**32}), "cannot be read"),
+        (lambda t: t["model"]["vocab"].update({"x": 2**31}), "vocab_size is 4096"),
     ],
 )
 def test_tokenizers_that_would_lose_text(

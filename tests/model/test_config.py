@@ -366,6 +366,14 @@ def test_files_that_cannot_be_read(
     os.mkfifo(path)
     with pytest.raises(CheckpointError, match="not a regular file"):
         load_config(folder)
+    path.unlink()
+    path.symlink_to("blobs/none")
+    with pytest.raises(CheckpointError, match="link to a file that does not exist"):
+        load_config(folder)
+    path.unlink()
+    path.symlink_to(name)
+    with pytest.raises(CheckpointError, match="symbolic links"):
+        load_config(folder)
     assert caught.value.path is not None
 
 

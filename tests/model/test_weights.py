@@ -273,6 +273,10 @@ SHARD = "model-00002-of-00002.safetensors"
         (lambda index: index["weight_map"].update(ghost=SHARD), "tensor ghost: .*not in the file.*found in no file"),
         (lambda index: index["weight_map"].update(ghost="model-3.safetensors"), r"model-3\.safetensors: .*missing"),
         (lambda index: index["weight_map"].update(ghost="../x.safetensors"), "outside its folder"),
+        (lambda index: index["weight_map"].update(ghost="/dev/zero"), "outside its folder"),
+        (lambda index: index["weight_map"].update(ghost=".."), "outside its folder"),
+        (lambda index: index["weight_map"].update(ghost=""), "outside its folder"),
+        (lambda index: index["weight_map"].update(ghost=SHARD + "\0x"), "outside its folder"),
         (lambda index: index["weight_map"].pop(f"{ATTENTION}.q_norm.weight"), "q_norm.weight: the index does not name"),
         (lambda index: index["weight_map"].update({"language_model.model.norm.weight": SHARD[:-1]}), "missing"),
         (lambda index: index.update(metadata=[[[[{"deep": [1.5e3, -0.0, True, None]}]]]]), None),
@@ -294,6 +298,9 @@ def test_hostile_index(tmp_path: Path) -> None:
     refused(folder, "nested deeper than")
     index.write_bytes(b"")
     refused(folder, "'{' is missing")
+    index.unlink()
+    index.symlink_to("none")  # not as if there were no index
+    refused(folder, "No such file")
 
 
 def test_missing_and_doubled_files(tmp_path: Path) -> None:
