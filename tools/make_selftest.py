@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from lily.selftest import REFERENCES, sampled
-from lily.selftest.cases import CHANNELS, KEYS_PER_SPLIT, POSITIONS, SEEDS, SPLITS, THETA, Case, all_cases
+from lily.selftest.cases import Case, all_cases
+from lily.selftest.cases.attention import KEYS_PER_SPLIT, POSITIONS, SPLITS, THETA
+from lily.selftest.cases.delta_net import CHANNELS
+from lily.selftest.cases.sampling import SEEDS
 from tests.oracles import delta_net, moe
 from tests.oracles import sample as sampling
 from tests.oracles.attention import attend, rope

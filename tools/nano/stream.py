@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from tasks import Gen, pieces
+from render import pieces
+from tasks import Gen
 
 
 def shard(g, tok, n_tokens, rng):
