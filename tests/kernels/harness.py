@@ -28,6 +28,7 @@ from lily.selftest.tables import (  # noqa: F401  # for the tests
 )
 from lily.selftest.tables import RMS_NORM_EPS as EPS
 from lily.selftest.tables import SMALL as NANO  # noqa: F401
+from lily.selftest.weights import Weight, quantised
 
 # ModelConstants of Qwen3.6-35B-A3B; those of the smallest test checkpoint are NANO. A test changes what it needs.
 REAL = {
@@ -85,33 +86,11 @@ def normal(rng: np.random.Generator, *shape: int, scale: float = 1.0) -> NDArray
     return (rng.standard_normal(shape) * scale).astype(np.float32)
 
 
-@dataclass(frozen=True)
-class Weight:
-    """A quantised weight [..., rows, columns]: what a kernel binds and its exact values in float64."""
-
-    codes: Array  # u8 [..., rows, columns * bits / 8]
-    scales: Array  # u16 (the bits of a BF16) or f32 [..., rows, columns / 64]
-    biases: Array
-    dense: NDArray[np.float64]
-
-    @property
-    def ranges(self) -> list[Array]:
-        return [self.codes, self.scales, self.biases]
-
-
 def random_weight(rng: np.random.Generator, form: str, *shape: int) -> Weight:
     """Random codes and pairs of format `form`; half of the scales are negative, var(w) is about 1 / columns."""
-    bits, wide = int(form[1]), form.endswith("w")
-    columns = shape[-1]
-    codes = rng.integers(0, 2**bits, shape, dtype=np.uint8)
+    columns, top = shape[-1], 2 ** int(form[1]) - 1
+    codes = rng.integers(0, top + 1, shape, dtype=np.uint8)
     pairs = (*shape[:-1], columns // 64)
-    top = 2**bits - 1
     scales = rng.choice([-1.0, 1.0], pairs) * rng.uniform(0.5, 1.5, pairs) * (12 / columns) ** 0.5 / top
     biases = -scales * top * rng.uniform(0.3, 0.7, pairs)
-    bits32 = [np.asarray(pair, np.float32).view(np.uint32) for pair in (scales, biases)]
-    if not wide:
-        bits32 = [pair & np.uint32(0xFFFF0000) for pair in bits32]
-    exact = [pair.view(np.float32).astype(np.float64).repeat(64, axis=-1) for pair in bits32]
-    stored = [pair.view(np.float32) if wide else (pair >> 16).astype(np.uint16) for pair in bits32]
-    packed = codes if bits == 8 else codes[..., 0::2] | (codes[..., 1::2] << 4)
-    return Weight(np.ascontiguousarray(packed), stored[0], stored[1], exact[0] * codes + exact[1])
+    return quantised(form, codes, scales, biases)
