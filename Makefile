@@ -14,11 +14,17 @@ export PIP_ROOT_USER_ACTION := ignore
 # What another virtual environment or a user site may leave behind must not leak into this one.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-NATIVE_SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake src shaders $(wildcard tests/softmetal) tools/metal_stub -type f)
+NATIVE_SOURCES := pyproject.toml CMakeLists.txt \
+	$(shell find cmake src shaders $(wildcard tests/softmetal) tools/metal_stub -type f ! -name '*.pyc')
 # Where the Metal device runs without a Mac, over software Metal.
 SOFTMETAL := $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(if $(wildcard tests/softmetal/*.mm),ON,OFF),OFF)
 LINTED := bench docs examples python tests tools
 BENCH_ARGS ?= --model lily-nano
+# Where tests were never set up, the demo fetches and builds only what running lily needs.
+RUNNABLE := $(if $(wildcard $(VENV)/.packages-ready),setup,$(VENV)/.run-ready)
+BUILDING := building the extension: minutes the first time, later only what changed
+INSTALL := $(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[grammar,cli,server]' \
+	--config-settings=cmake.define.LILY_SOFTMETAL
 
 .PHONY: help setup demo test soak lint stub format docs bench clean
 
@@ -26,8 +32,16 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.python-ready:
-	@python=$$(PATH="$(SYSTEM_PATH)" ./tools/find_python.sh) && echo "$(VENV) with $$python" && "$$python" -m venv --clear $(VENV)
+	@# Both are looked for before anything is fetched, so that one line each says what to install.
+	@./tools/find_compiler.sh; compiler=$$?; python=$$(PATH="$(SYSTEM_PATH)" ./tools/find_python.sh) && [ $$compiler = 0 ] && \
+		echo "$(VENV) with $$python" && "$$python" -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	@touch $@
+
+$(VENV)/.run-ready: $(VENV)/.python-ready $(NATIVE_SOURCES)
+	$(BIN)/python -m pip install --quiet --group build
+	@echo '$(BUILDING)'
+	$(INSTALL)=OFF
 	@touch $@
 
 $(VENV)/.packages-ready: $(VENV)/.python-ready pyproject.toml
@@ -35,14 +49,13 @@ $(VENV)/.packages-ready: $(VENV)/.python-ready pyproject.toml
 	@touch $@
 
 $(VENV)/.build-ready: $(VENV)/.packages-ready $(NATIVE_SOURCES)
-	@./tools/find_compiler.sh
-	@echo 'building the extension: minutes the first time, later only what changed'
-	$(BIN)/python -m pip install --quiet --no-build-isolation --config-settings=cmake.define.LILY_SOFTMETAL=$(SOFTMETAL) --editable .
+	@echo '$(BUILDING)'
+	$(INSTALL)=$(SOFTMETAL)
 	@touch $@
 
 setup: $(VENV)/.build-ready ## virtual environment and editable build, nothing else
 
-demo: setup ## the example, on the small model that comes with the package
+demo: $(RUNNABLE) ## the example, on the small model that comes with the package
 	$(BIN)/python examples/demo.py
 
 test: setup ## all tests

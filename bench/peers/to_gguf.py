@@ -146,7 +146,7 @@ def metadata(c: dict[str, Any]) -> dict[str, int | float]:
 
 def to_gguf(folder: Path, file: Path) -> Path:
     """Write the checkpoint in `folder` to `file`, and return that. Raises ValueError if GGUF cannot hold it exactly."""
-    import gguf  # of the dependency group peers
+    import gguf  # of the dependency group dev
 
     converter = Converter(folder)
     writer = gguf.GGUFWriter(file, ARCHITECTURE, use_temp_file=True)

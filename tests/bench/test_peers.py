@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 
@@ -80,7 +81,6 @@ def test_value_heads_of_one_key_head_are_spread(checkpoint: Path) -> None:
 
 
 def test_the_gguf_says_what_was_written(checkpoint: Path, tmp_path: Path) -> None:
-    gguf = pytest.importorskip("gguf", reason="gguf is not installed: pip install --group peers")
     reader = gguf.GGUFReader(to_gguf(checkpoint, tmp_path / "x.gguf"))
     ck = Checkpoint(checkpoint)
     fields = {key: field.contents() for key, field in reader.fields.items()}
