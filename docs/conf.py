@@ -58,16 +58,6 @@ def plain_aliases(
     return shown[0], shown[1]
 
 
-def list_other_pages(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Pages that the index does not name stand behind the tasks: nobody can forget one."""
-    if docname != "index":
-        return
-    listed = set(source[0].splitlines())
-    others = sorted(page.stem for page in Path(app.srcdir).glob("*.md") if page.stem not in {"index", *listed})
-    source[0] = source[0].replace("\ntroubleshoot\n", "\n" + "\n".join(["troubleshoot", *others]) + "\n")
-
-
 def setup(app: Sphinx) -> None:
-    app.connect("source-read", list_other_pages)
     app.connect("autodoc-process-docstring", readable)
     app.connect("autodoc-process-signature", plain_aliases)

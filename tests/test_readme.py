@@ -40,5 +40,7 @@ def test_every_command_is_named_and_exists() -> None:
     verbs = {verb.__name__.rpartition(".")[2] for verb in VERBS}
     (row,) = re.findall(r"^\| command \| (.*) \|$", README.read_text(), re.MULTILINE)
     assert set(re.findall(r"\w+", row)) - {"lily"} == verbs
+    page = (README.parent / "docs" / "cli.md").read_text()
+    assert set(re.findall(r"^\| `lily (\w+)` \|", page, re.MULTILINE)) == verbs
     blocks = "".join(re.findall(r"^```sh\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL))
     assert set(re.findall(r"^lily (\w+)", blocks, re.MULTILINE)) <= verbs
