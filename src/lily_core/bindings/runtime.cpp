@@ -103,6 +103,12 @@ class BoundTimeline {
     if (!handle_->runtime || !timeline_) throw_closed();
     return handle_->runtime;
   }
+  // The result of `work` on the runtime and the timeline, for which this thread may have to wait.
+  auto without_gil(auto&& work) const {
+    const auto runtime = this->runtime();
+    const auto timeline = get();
+    return lily::without_gil([&] { return work(*runtime, *timeline); });
+  }
   void close() {
     if (handle_->runtime && timeline_) handle_->runtime->close(std::move(timeline_));
     timeline_.reset();
@@ -263,8 +269,7 @@ nb::tuple to_arrays(const ModelConfig& c, HostState host) {
 
 nb::tuple read_timeline(const BoundTimeline& bound) {
   const auto runtime = bound.runtime();
-  const auto timeline = bound.get();
-  return to_arrays(runtime->config(), without_gil([&] { return runtime->read_state(*timeline); }));
+  return to_arrays(runtime->config(), bound.without_gil([](Runtime& r, const Timeline& t) { return r.read_state(t); }));
 }
 
 nb::tuple read_snapshot(const BoundSnapshot& bound) {
@@ -273,28 +278,18 @@ nb::tuple read_snapshot(const BoundSnapshot& bound) {
 }
 
 std::unique_ptr<BoundSnapshot> keep_snapshot(const BoundTimeline& bound) {
-  const auto runtime = bound.runtime();
-  const auto timeline = bound.get();
-  return std::make_unique<BoundSnapshot>(bound.handle(), without_gil([&] { return runtime->snapshot(*timeline); }));
+  return std::make_unique<BoundSnapshot>(bound.handle(),
+                                         bound.without_gil([](Runtime& r, const Timeline& t) { return r.snapshot(t); }));
 }
 
 void restore(const BoundTimeline& bound, const BoundSnapshot& snapshot) {
-  const auto runtime = bound.runtime();
-  const auto timeline = bound.get();
-  if (snapshot.runtime() != runtime) throw std::invalid_argument("the snapshot belongs to another runtime");
-  without_gil([&] { runtime->restore(*timeline, snapshot.get()); });
+  if (snapshot.runtime() != bound.runtime()) throw std::invalid_argument("the snapshot belongs to another runtime");
+  bound.without_gil([&](Runtime& r, Timeline& t) { r.restore(t, snapshot.get()); });
 }
 
 std::unique_ptr<BoundTimeline> fork(const BoundTimeline& bound) {
-  const auto runtime = bound.runtime();
-  const auto timeline = bound.get();
-  return std::make_unique<BoundTimeline>(bound.handle(), without_gil([&] { return runtime->fork(*timeline); }));
-}
-
-void reserve(const BoundTimeline& bound, std::uint32_t num_tokens) {
-  const auto runtime = bound.runtime();
-  const auto timeline = bound.get();
-  without_gil([&] { runtime->reserve(*timeline, num_tokens); });
+  return std::make_unique<BoundTimeline>(bound.handle(),
+                                         bound.without_gil([](Runtime& r, const Timeline& t) { return r.fork(t); }));
 }
 
 void fill_from(std::vector<float>& target, const Floats& source, const char* name) {
@@ -323,9 +318,9 @@ void load_state(const BoundTimeline& bound, std::uint32_t num_tokens, const Floa
   }
   std::vector<float> row;
   if (logits) fill_from((row.resize(runtime->config().vocab_size), row), *logits, "logits");
-  const auto timeline = bound.get();
-  const nb::gil_scoped_release release;
-  runtime->load_state(*timeline, host, logits ? std::optional<std::span<const float>>(row) : std::nullopt);
+  bound.without_gil([&](Runtime& r, Timeline& t) {
+    r.load_state(t, host, logits ? std::optional<std::span<const float>>(row) : std::nullopt);
+  });
 }
 
 std::map<std::string, std::uint64_t> load_report(const BoundRuntime& bound) {
@@ -427,36 +422,31 @@ void bind_runtime(nb::module_& m) {
            "Keeps the state after num_tokens tokens, shared and not copied. MemoryLimitError when snapshots hold all they may.")
       .def("restore", &restore, "snapshot"_a, "Continues from the snapshot, without logits.")
       .def("fork", &fork, "A second timeline of the same tokens, logits and counts; memory is shared until they differ.")
-      .def("reserve", &reserve, "num_tokens"_a,
-           "Takes the memory of num_tokens tokens, prompt and completion, before any work. Raises MemoryLimitError.")
+      .def(
+          "reserve",
+          [](const BoundTimeline& bound, std::uint32_t num_tokens) {
+            bound.without_gil([&](Runtime& r, Timeline& t) { r.reserve(t, num_tokens); });
+          },
+          "num_tokens"_a,
+          "Takes the memory of num_tokens tokens, prompt and completion, before any work. Raises MemoryLimitError.")
       .def("read_state", &read_timeline, nb::sig(kReadStateSignature), kReadStateDoc)
       .def("load_state", &load_state, "num_tokens"_a, "recurrent_state"_a, "conv_state"_a, "kv"_a, "logits"_a = nb::none(),
            nb::sig("def load_state(self, num_tokens: int, recurrent_state: " LILY_ARRAY ", conv_state: " LILY_ARRAY
                    ", kv: collections.abc.Sequence[" LILY_KV_ARRAY "], logits: " LILY_ARRAY " | None = None) -> None"),
            "Replaces what the timeline held by what read_state gave.")
-      .def("reset",
-           [](BoundTimeline& t) {
-             const auto runtime = t.runtime();
-             const auto timeline = t.get();
-             const nb::gil_scoped_release release;
-             runtime->reset(*timeline);
-           })
+      .def("reset", [](const BoundTimeline& bound) { bound.without_gil([](Runtime& r, Timeline& t) { r.reset(t); }); })
       .def(
           "set_token_counts",
-          [](BoundTimeline& t, const std::vector<std::uint32_t>& prompt_ids, const std::vector<std::uint32_t>& output_ids) {
-            const auto runtime = t.runtime();
-            const auto timeline = t.get();
-            const nb::gil_scoped_release release;
-            runtime->set_token_counts(*timeline, prompt_ids, output_ids);
+          [](const BoundTimeline& bound, const std::vector<std::uint32_t>& prompt_ids,
+             const std::vector<std::uint32_t>& output_ids) {
+            bound.without_gil([&](Runtime& r, const Timeline& t) { r.set_token_counts(t, prompt_ids, output_ids); });
           },
           "prompt_ids"_a, "output_ids"_a, "Tokens that the penalties count; drawn tokens are added by the device.")
       .def(
           "set_token_mask",
-          [](BoundTimeline& t, const std::optional<Words>& mask) {
-            const auto runtime = t.runtime();
-            const auto timeline = t.get();
-            const nb::gil_scoped_release release;
-            runtime->set_token_mask(*timeline, mask ? std::optional(span_of(*mask)) : std::nullopt);
+          [](const BoundTimeline& bound, const std::optional<Words>& mask) {
+            const auto words = mask ? std::optional(span_of(*mask)) : std::nullopt;
+            bound.without_gil([&](Runtime& r, Timeline& t) { r.set_token_mask(t, words); });
           },
           "mask"_a = nb::none(),
           nb::sig("def set_token_mask(self, mask: numpy.typing.NDArray[numpy.uint32] | None = None) -> None"),
