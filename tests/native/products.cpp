@@ -102,7 +102,7 @@ bool check(const Case& c, Operands operands) {
       operand.set_row(i, row_at(first + i));
       products[i] = {i, &step[(first + i) * c.columns]};
     }
-    matvec(w.weight(), 0, c.columns, operand, products, count);
+    matvec({{w.weight(), 0}, c.columns, {w.weight(), c.columns}}, operand, products, count);
   }
   std::free(memory);
   const double bound = operands == Operands::kInt16 ? 2e-4 : 2e-6;

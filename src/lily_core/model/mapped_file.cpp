@@ -124,6 +124,9 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
     munmap(reserved_, reserved_size_);
     fail("cannot map the file: " + error_text(error));
   }
+#ifdef MADV_HUGEPAGE
+  madvise(address, size_, MADV_HUGEPAGE);  // only advice: newer kernels then keep what they read of the file in huge pages
+#endif
   data_ = static_cast<const std::byte*>(address);
   watched_ = watch(static_cast<std::byte*>(address), size_);
 #ifdef __APPLE__

@@ -14,9 +14,9 @@ struct WatchedMapping;  // what the signal handler knows of a mapping
 // disk fails, gives zeros; without the handler that this class installs the system would end the process (SIGBUS).
 class MappedFile {
  public:
-  // The mapping starts at a multiple of this, and what lies behind it up to the next multiple belongs to it: the page of Apple
-  // silicon, in which Metal wraps memory.
-  static constexpr std::uint64_t kAlignment = 16384;
+  // The mapping starts at a multiple of this, and what lies behind it up to the next multiple belongs to it: a huge page, and a
+  // multiple of the page of Apple silicon, in which Metal wraps memory.
+  static constexpr std::uint64_t kAlignment = 2 << 20;
 
   explicit MappedFile(std::string path);  // throws CheckpointError
   ~MappedFile();

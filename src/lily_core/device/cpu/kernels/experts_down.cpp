@@ -16,11 +16,13 @@ struct ExpertsDownScratch {
       : rows(args_of<RowsArgs>(call).rows),
         assignments(rows * call.model->num_experts_per_tok),
         h(call, scratch, call.format, assignments, call.model->moe_intermediate_size),
+        firsts(scratch.take<std::uint32_t>(assignments)),
         hs(call, scratch, call.second_format, rows, call.model->shared_expert_intermediate_size),
         products(scratch.take<float>(std::size_t(assignments) * kColumns)) {}
 
   std::uint32_t rows, assignments;
   Operand h;
+  std::uint32_t* firsts;  // [≤ R k], of distinct_experts
   Operand hs;
   // [R k][kColumns]: each product has a place of its own and is summed in the order of the slots, so a row's result does not
   // depend on its neighbours.
@@ -36,28 +38,33 @@ static void experts_down(const KernelCall& call, std::uint32_t first, std::uint3
   const std::uint32_t* expert_slot = buffer<const std::uint32_t>(call, 3);
   const float* shared_gate = buffer<const float>(call, 11);
   float* x = buffer<float>(call, 12);
+  const Weight w = weight_at(call, 4), shared_w = weight_at(call, 8);
   ExpertsDownScratch s = scratch_of<ExpertsDownScratch>(call);
   if (!is_ready(call, 1)) {
     s.h.set_rows(buffer<const float>(call, 0));
     s.hs.set_rows(buffer<const float>(call, 7));
   }
 
+  const std::uint32_t distinct = distinct_experts(ids, s.assignments, expert_slot, s.firsts);
+
   for (std::uint32_t i = first; i < last; ++i) {
     const Tile t = tile_at(call, i);
     const std::uint32_t count = t.x1 - t.x0;
-    for (std::uint32_t a = 0; a < s.assignments; ++a) {
-      const std::uint32_t slot = expert_slot[ids[a]];
-      if (slot == LILY_NO_EXPERT || position_of(ids[a], ids, a) < a) continue;
+    auto rows_of = [&](std::uint32_t e) -> Rows {
+      return e < distinct ? Rows{w, std::size_t(expert_slot[ids[s.firsts[e]]]) * width + t.x0} : Rows{shared_w, t.x0};
+    };
+    for (std::uint32_t e = 0; e < distinct; ++e) {
       Product of_expert[LILY_MAX_STEP_ROWS];
       std::uint32_t n = 0;
-      for (std::uint32_t b = a; b < s.assignments; ++b)
-        if (ids[b] == ids[a]) of_expert[n++] = {b, s.products + std::size_t(b) * kColumns};
-      matvec(weight_at(call, 4), std::size_t(slot) * width + t.x0, count, s.h, of_expert, n);
+      for (std::uint32_t b = s.firsts[e]; b < s.assignments; ++b)
+        if (ids[b] == ids[s.firsts[e]]) of_expert[n++] = {b, s.products + std::size_t(b) * kColumns};
+      matvec({rows_of(e), count, rows_of(e + 1)}, s.h, of_expert, n);
     }
     float shared[LILY_MAX_STEP_ROWS][kColumns];
     Product of_shared[LILY_MAX_STEP_ROWS];
     for (std::uint32_t r = 0; r < s.rows; ++r) of_shared[r] = {r, shared[r]};
-    matvec(weight_at(call, 8), t.x0, count, s.hs, of_shared, s.rows);
+    const Rows first_expert = rows_of(0);
+    matvec({{shared_w, t.x0}, count, {first_expert.w, first_expert.first + count}}, s.hs, of_shared, s.rows);
 
     for (std::uint32_t r = 0; r < s.rows; ++r) {
       float total[kColumns] = {};
@@ -92,11 +99,11 @@ static void experts_down_tile(const KernelCall& call, std::uint32_t first, std::
         const std::uint32_t columns = t.x1 - n < kGemmColumns ? t.x1 - n : kGemmColumns;
         gemm(call.format, w, n, columns, scratch, scratch.product[0]);
         for (std::uint32_t row = 0; row < rows; ++row)
-          std::memcpy(d + std::size_t(order[run.begin + row]) * hidden + n, scratch.product[0] + row * kGemmColumns,
-                      columns * sizeof(float));
+          stream_row(d + std::size_t(order[run.begin + row]) * hidden + n, scratch.product[0] + row * kGemmColumns, columns);
       }
     });
   }
+  finish_streams();
 }
 
 void add_experts_down(KernelTable& table) {

@@ -12,11 +12,13 @@ struct ExpertsUpScratch {
   ExpertsUpScratch(const KernelCall& call, Scratch& scratch)
       : x(call, scratch),
         ids(scratch.take<std::uint32_t>(x.rows * call.model->num_experts_per_tok)),
+        firsts(scratch.take<std::uint32_t>(x.rows * call.model->num_experts_per_tok)),
         weights(scratch.take<float>(x.rows * call.model->num_experts_per_tok)) {}
 
   NormedOperand x;
-  std::uint32_t* ids;  // [R][k]
-  float* weights;      // [R][k]
+  std::uint32_t* ids;     // [R][k]
+  std::uint32_t* firsts;  // [≤ R k], of distinct_experts
+  float* weights;         // [R][k]
 };
 
 void set_abort(StepFlags* flags) { __atomic_store_n(&flags->abort, 1u, __ATOMIC_RELAXED); }
@@ -37,24 +39,24 @@ static void experts_up(const KernelCall& call, std::uint32_t first, std::uint32_
       choose_experts(router_logits + std::size_t(r) * experts, experts, k, s.ids + r * k, s.weights + r * k);
   }
 
+  const std::uint32_t distinct = distinct_experts(s.ids, rows * k, expert_slot, s.firsts);
+  for (std::uint32_t a = 0; a < rows * k; ++a)
+    if (expert_slot[s.ids[a]] == LILY_NO_EXPERT) set_abort(buffer<StepFlags>(call, 13));
+
   for (std::uint32_t i = first; i < last; ++i) {
     const Tile t = tile_at(call, i);
     if (t.x0 == 0) {  // one tile writes what every range has worked out
       std::memcpy(buffer<std::uint32_t>(call, 11), s.ids, rows * k * sizeof(std::uint32_t));
       std::memcpy(buffer<float>(call, 12), s.weights, rows * k * sizeof(float));
     }
-    for (std::uint32_t a = 0; a < rows * k; ++a) {
-      if (position_of(s.ids[a], s.ids, a) < a) continue;  // an earlier row took this expert's weights along
-      const std::uint32_t slot = expert_slot[s.ids[a]];
-      if (slot == LILY_NO_EXPERT) {
-        set_abort(buffer<StepFlags>(call, 13));
-        continue;
-      }
+    auto row_of = [&](std::uint32_t e, std::uint32_t row) { return std::size_t(expert_slot[s.ids[s.firsts[e]]]) * width + row; };
+    for (std::uint32_t e = 0; e < distinct; ++e) {
       Product of_expert[LILY_MAX_STEP_ROWS];
       std::uint32_t n = 0;
-      for (std::uint32_t b = a; b < rows * k; ++b)
-        if (s.ids[b] == s.ids[a]) of_expert[n++] = {b / k, h + std::size_t(b) * width + t.x0};
-      matvec_gate_up(weight_at(call, 4), weight_at(call, 7), std::size_t(slot) * width + t.x0, t.x1 - t.x0, s.x, of_expert, n);
+      for (std::uint32_t b = s.firsts[e]; b < rows * k; ++b)  // the rows that chose it
+        if (s.ids[b] == s.ids[s.firsts[e]]) of_expert[n++] = {b / k, h + std::size_t(b) * width + t.x0};
+      const std::size_t next = e + 1 < distinct ? row_of(e + 1, t.x0) : row_of(0, t.x1);
+      matvec_gate_up(weight_at(call, 4), weight_at(call, 7), row_of(e, t.x0), t.x1 - t.x0, next, s.x, of_expert, n);
     }
   }
 }

@@ -28,6 +28,16 @@ struct ChunkScratch {
   float* x;             // [kChunk][width]: U | W
 };
 
+// keys[d][i] = rows[i][d] for i below `length`, 0 up to kChunk; in tiles that stay in the first-level cache.
+static inline void transpose_keys(const float* rows, std::size_t stride, std::uint32_t length, std::uint32_t width, float* keys) {
+  for (std::uint32_t i0 = 0; i0 < kChunk; i0 += kLanes)
+    for (std::uint32_t d = 0; d < width; ++d) {
+      float column[kLanes];
+      for (std::uint32_t i = 0; i < std::uint32_t(kLanes); ++i) column[i] = i0 + i < length ? rows[(i0 + i) * stride + d] : 0.0f;
+      std::memcpy(keys + d * kChunk + i0, column, sizeof column);
+    }
+}
+
 // The rows' products with all keys at or before them; the rest of `to` is left as it is.
 static inline void lower_products(const float* rows, std::size_t stride, const float* keys, std::uint32_t length,
                                   std::uint32_t width, float* to) {
@@ -72,8 +82,7 @@ static void gdn_chunk(const KernelCall& call, std::uint32_t first, std::uint32_t
 
     // The value heads of a key head are neighbours on the x axis and share these products.
     if (key_head != done_key_head || chunk != done_chunk) {
-      for (std::uint32_t d = 0; d < key_width; ++d)
-        for (std::uint32_t i = 0; i < kChunk; ++i) s.keys[d * kChunk + i] = i < length ? k[i * model.key_dim() + d] : 0.0f;
+      transpose_keys(k, model.key_dim(), length, key_width, s.keys);
       lower_products(k, model.key_dim(), s.keys, length, key_width, s.kk);
       lower_products(q, model.key_dim(), s.keys, length, key_width, s.qk);
       done_key_head = key_head, done_chunk = chunk;
@@ -90,6 +99,8 @@ static void gdn_chunk(const KernelCall& call, std::uint32_t first, std::uint32_t
     for (std::uint32_t i = 0; i < length; ++i) {
       const std::size_t row = row0 + i;
       const float b = beta[row * heads + head], weight = b * std::exp(sum_high[i]);
+      const float *v_row = v + i * model.value_dim(), *k_row = k + i * model.key_dim();
+      float* x = s.x + i * width;
       float* qk = buffer<float>(call, 7) + (row * heads + head) * kChunk;
       for (std::uint32_t j = 0; j < kChunk; j += kLanes) {
         const Vi column = kLaneIndex + std::int32_t(j);
@@ -99,9 +110,9 @@ static void gdn_chunk(const KernelCall& call, std::uint32_t first, std::uint32_t
         storef(s.a + i * kChunk + j, column < std::int32_t(i) ? -b * factor * loadf(s.kk + i * kChunk + j) : Vf{});
       }
       for (std::uint32_t e = 0; e < value_width; e += kLanes)
-        storef(s.x + i * width + e, b * loadf(v + i * model.value_dim() + e));
+        storef(x + e, b * loadf(v_row + e));
       for (std::uint32_t e = 0; e < key_width; e += kLanes)
-        storef(s.x + i * width + value_width + e, weight * loadf(k + i * model.key_dim() + e));
+        storef(x + value_width + e, weight * loadf(k_row + e));
     }
     substitute(s.a, length, width, s.x);
     for (std::uint32_t i = 0; i < length; ++i) {

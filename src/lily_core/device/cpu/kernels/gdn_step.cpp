@@ -43,6 +43,14 @@ struct History {
   }
 };
 
+// As many vectors of a state's columns as leave registers for two sums each: rows are read whole where that is possible.
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int kColumnVectors = 8;
+#else
+constexpr int kColumnVectors = 4;
+#endif
+constexpr std::size_t kAhead = 2048;  // elements: how far ahead of its use the state is asked for
+
 // kVectors vectors of columns of one head's state; all of it stays in registers but S, which comes from memory once.
 template <int kVectors>
 static inline void update_columns(const float* from, float* to, std::uint32_t key_width, std::size_t value_width, const float* q,
@@ -50,6 +58,7 @@ static inline void update_columns(const float* from, float* to, std::uint32_t ke
   Vf r[kVectors] = {}, s[kVectors] = {};
   for (std::uint32_t i = 0; i < key_width; ++i)
     for (int j = 0; j < kVectors; ++j) {
+      __builtin_prefetch(from + i * value_width + j * kLanes + kAhead);
       const Vf x = loadf(from + i * value_width + j * kLanes);
       r[j] += k[i] * x;
       s[j] += q[i] * x;
@@ -118,8 +127,8 @@ static void gdn_step(const KernelCall& call, std::uint32_t first, std::uint32_t 
       float* to = state_of(step[row].slot_out, head);
       float* o = buffer<float>(call, 8) + (std::size_t(row) * heads + head) * value_width;
       std::uint32_t c = 0;
-      for (; c + 4 * kLanes <= value_width; c += 4 * kLanes)
-        update_columns<4>(from + c, to + c, key_width, value_width, q, k, v + c, kq, decay, beta, o + c);
+      for (; c + kColumnVectors * kLanes <= value_width; c += kColumnVectors * kLanes)
+        update_columns<kColumnVectors>(from + c, to + c, key_width, value_width, q, k, v + c, kq, decay, beta, o + c);
       for (; c < value_width; c += kLanes)
         update_columns<1>(from + c, to + c, key_width, value_width, q, k, v + c, kq, decay, beta, o + c);
     }

@@ -170,27 +170,22 @@ static inline void short_tile_of(std::uint32_t rows, ShortRows x, const Panel& p
 
 template <Format kFormat>
 static inline void gemm_shorts(const Weight& w, std::uint32_t n0, std::uint32_t columns, const GemmScratch& s, float* product) {
+  constexpr std::size_t kPair = is_wide(kFormat) ? sizeof(float) : sizeof(std::uint16_t);
   const std::uint32_t row_groups = s.width / LILY_GROUP_SIZE;
   for (std::uint32_t n = 0; n < columns; n += kTileColumns) {
     unpack_pairs<kFormat>(w.scales, row_groups, n0 + n, n0 + columns, s.scales);
     unpack_pairs<kFormat>(w.biases, row_groups, n0 + n, n0 + columns, s.biases);
+    // While these rows are multiplied the next ones come from memory, evenly over the groups of all row blocks.
+    const std::size_t next = std::size_t(n0 + n + kTileColumns) * row_groups;
+    const std::uint32_t turns = (s.rows + kShortTileRows - 1) / kShortTileRows * row_groups;
+    auto ahead = [&](const void* component, std::size_t group_bytes) {
+      const std::size_t bytes = kTileColumns * row_groups * group_bytes;
+      return Ahead{static_cast<const char*>(component) + next * group_bytes, (bytes + turns - 1) / turns};
+    };
+    Ahead codes = ahead(w.codes, group_bytes(kFormat)), scales = ahead(w.scales, kPair), biases = ahead(w.biases, kPair);
+    auto prefetch = [&] { codes.advance(), scales.advance(), biases.advance(); };
     for (std::uint32_t k0 = 0; k0 < s.width; k0 += kGemmShortDepth) {
       const std::uint32_t depth = std::min(s.width - k0, kGemmShortDepth), group0 = k0 / LILY_GROUP_SIZE;
-      // While this panel is multiplied the next one comes from memory.
-      const bool is_last = k0 + depth == s.width;
-      const std::uint32_t next_n = n0 + n + (is_last ? kTileColumns : 0);
-      const std::uint32_t next_group = is_last ? 0 : group0 + depth / LILY_GROUP_SIZE;
-      const std::uint32_t next_groups = std::min(row_groups - next_group, kGemmShortDepth / LILY_GROUP_SIZE);
-      constexpr std::size_t kCodes = group_bytes(kFormat), kPair = is_wide(kFormat) ? sizeof(float) : sizeof(std::uint16_t);
-      RowPrefetch codes(w.codes, row_groups * kCodes, next_n, next_group * kCodes, next_groups * kCodes), scales, biases;
-      if (is_last) {
-        scales = {w.scales, row_groups * kPair, next_n, 0, row_groups * kPair};
-        biases = {w.biases, row_groups * kPair, next_n, 0, row_groups * kPair};
-      }
-      // Evenly, over the groups of all row blocks.
-      const std::uint32_t turns = (s.rows + kShortTileRows - 1) / kShortTileRows * (depth / LILY_GROUP_SIZE);
-      const int lines = (kTileColumns * int((next_groups * kCodes + 63) / 64) + turns - 1) / turns;
-      auto prefetch = [&] { codes.lines(lines), scales.lines(lines), biases.lines(lines); };
       for_row_blocks<kShortTileRows>(s.rows, [&](std::uint32_t begin, std::uint32_t count) {
         const ShortRows x = {s.shorts_of(begin) + k0, s.width + kShortPadding, s.sums_of(begin) + group0, row_groups};
         auto multiply = [&](const auto& panel) {

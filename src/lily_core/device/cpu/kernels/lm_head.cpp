@@ -18,6 +18,7 @@ static void lm_head(const KernelCall& call, std::uint32_t first, std::uint32_t l
   const StepRow* step = buffer<const StepRow>(call, 0);
   const float* x = buffer<const float>(call, 1);
   const float* gain = buffer<const float>(call, 2);
+  const Weight w = weight_at(call, 3);
   float* logits = buffer<float>(call, 6);
   NormedOperand normed = scratch_of<NormedOperand>(call);
   Product all[LILY_MAX_STEP_ROWS];
@@ -33,7 +34,7 @@ static void lm_head(const KernelCall& call, std::uint32_t first, std::uint32_t l
     const Tile t = tile_at(call, i);
     Product products[LILY_MAX_STEP_ROWS];
     for (std::uint32_t p = 0; p < wanted; ++p) products[p] = {all[p].row, all[p].y + t.x0};
-    matvec(weight_at(call, 3), t.x0, t.x1 - t.x0, normed, products, wanted);
+    matvec({{w, t.x0}, t.x1 - t.x0, {w, t.x1}}, normed, products, wanted);
     for (std::uint32_t p = 0; p < wanted; ++p)
       if (!all_finite(products[p].y, t.x1 - t.x0)) __atomic_store_n(&buffer<StepFlags>(call, 7)->nan, 1u, __ATOMIC_RELAXED);
   }

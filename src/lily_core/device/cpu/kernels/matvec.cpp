@@ -136,22 +136,20 @@ static inline void dot_block(const Weight& w, std::size_t first, const Operand& 
   }
 }
 
-// How far ahead weights are asked for: hardware stops at the end of a page, and two pages cover the latency of memory.
+// How far ahead codes are asked for: hardware stops at the end of a page, and two pages cover the latency of memory.
 constexpr std::size_t kPrefetchBytes = 8192;
 
 // One weight row times kProducts operand rows of 16-bit integers. The codes of a weight's rows are one stretch of memory, and are
 // read as one: hardware foresees that, and several rows at once, which share a page, it does not.
 // A block of kLanes words spans two groups, one, or a part of one.
 template <Format kFormat, int kProducts>
-static inline void dot_shorts(const Weight& w, std::size_t row, const Operand& x, const Product* products,
+static inline void dot_shorts(const Weight& row, const Weight& ahead, const Operand& x, const Product* products,
                               Vf (&total)[kProducts]) {
   constexpr int kCodes = codes_in_word(kFormat), kBits = 32 / kCodes, kShifts = kCodes / 2, kBlock = block_codes(kFormat);
   constexpr std::int32_t kMask = kBits == 4 ? 0x000f000f : 0x00ff00ff;
   const std::uint32_t groups = x.columns / LILY_GROUP_SIZE;
-  const std::size_t pairs = row * groups;
-  const std::uint8_t* codes = w.codes + pairs * group_bytes(kFormat);
-  __builtin_prefetch(w.scales + pairs * sizeof(std::uint16_t) + kPrefetchBytes / 16);
-  __builtin_prefetch(w.biases + pairs * sizeof(std::uint16_t) + kPrefetchBytes / 16);
+  __builtin_prefetch(ahead.scales);
+  __builtin_prefetch(ahead.biases);
   const std::int16_t* shorts[kProducts];
   for (int p = 0; p < kProducts; ++p) shorts[p] = x.shorts_of(products[p].row);
 
@@ -162,25 +160,25 @@ static inline void dot_shorts(const Weight& w, std::size_t row, const Operand& x
         dot[p] = dot_pairs(dot[p], code, load<Vs>(shorts[p] + std::size_t(block) * kBlock + j * 2 * kLanes));
     }
   };
-  auto words_at = [&](std::uint32_t block) { return codes + std::size_t(block) * kBlock * kBits / 8; };
+  auto offset_of = [&](std::uint32_t block) { return std::size_t(block) * kBlock * kBits / 8; };
 
   Vf acc[2][kProducts] = {};
   auto add_groups = [&](std::uint32_t group0, auto number) {
     const std::uint32_t count = number;  // a constant where it is worth it
-    const Vf scales = pair_values_part<kFormat>(w.scales, pairs + group0, count);
-    const Vf biases = pair_values_part<kFormat>(w.biases, pairs + group0, count);
+    const Vf scales = pair_values_part<kFormat>(row.scales, group0, count);
+    const Vf biases = pair_values_part<kFormat>(row.biases, group0, count);
     for (int p = 0; p < kProducts; ++p) acc[0][p] += biases * load_part(x.sums_of(products[p].row) + group0, count);
     if constexpr (kBlock > int(LILY_GROUP_SIZE)) {
 #pragma GCC unroll 8
       for (std::uint32_t i = 0; i + 1 < count; i += 2) {
         Vi dot[kProducts] = {};
-        __builtin_prefetch(words_at((group0 + i) / 2) + kPrefetchBytes);
-        add_block(dot, (group0 + i) / 2, load<Vi>(words_at((group0 + i) / 2)));
+        __builtin_prefetch(ahead.codes + offset_of((group0 + i) / 2));
+        add_block(dot, (group0 + i) / 2, load<Vi>(row.codes + offset_of((group0 + i) / 2)));
         for (int p = 0; p < kProducts; ++p) acc[i / 2 % 2][p] += two_lanes(scales, i) * to_float(dot[p]);
       }
       if (count % 2) {
         Vi dot[kProducts] = {};
-        add_block(dot, (group0 + count) / 2, load_half(words_at((group0 + count) / 2)));
+        add_block(dot, (group0 + count) / 2, load_half(row.codes + offset_of((group0 + count) / 2)));
         for (int p = 0; p < kProducts; ++p) acc[0][p] += two_lanes(scales, count - 1) * to_float(dot[p]);
       }
     } else {
@@ -190,7 +188,7 @@ static inline void dot_shorts(const Weight& w, std::size_t row, const Operand& x
         Vi dot[kProducts] = {};
         for (std::uint32_t b = 0; b < kBlocksOfGroup; ++b) {
           const std::uint32_t block = (group0 + i) * kBlocksOfGroup + b;
-          add_block(dot, block, load<Vi>(words_at(block)));
+          add_block(dot, block, load<Vi>(row.codes + offset_of(block)));
         }
         for (int p = 0; p < kProducts; ++p) acc[i % 2][p] += scales[i] * to_float(dot[p]);
       }
@@ -206,13 +204,41 @@ static inline void dot_shorts(const Weight& w, std::size_t row, const Operand& x
   for (int p = 0; p < kProducts; ++p) total[p] = acc[0][p] + acc[1][p];
 }
 
+// A weight's rows one after the other: its components at one of them.
+template <Format kFormat>
+struct RowCursor {
+  RowCursor(const Rows& rows, std::uint32_t groups)
+      : code_bytes(groups * group_bytes(kFormat)),
+        pair_bytes(groups * (is_wide(kFormat) ? sizeof(float) : sizeof(std::uint16_t))),
+        at{rows.w.codes + rows.first * code_bytes, rows.w.scales + rows.first * pair_bytes,
+           rows.w.biases + rows.first * pair_bytes} {}
+
+  void advance() { at.codes += code_bytes, at.scales += pair_bytes, at.biases += pair_bytes; }
+
+  std::size_t code_bytes, pair_bytes;
+  Weight at;
+};
+
+// Rows [begin, end) of the stretch.
 template <Format kFormat, int kProducts>
-static void dot_short_rows(const Weight& w, std::size_t first, std::uint32_t count, const Operand& x, const Product* products) {
+static void dot_short_rows(const Stretch& stretch, std::uint32_t begin, std::uint32_t end, const Operand& x,
+                           const Product* products) {
   constexpr std::uint32_t kRows = 4;
-  for (std::uint32_t i = 0; i < count; i += kRows) {
-    const std::uint32_t rows = count - i < kRows ? count - i : kRows;
+  const std::uint32_t groups = x.columns / LILY_GROUP_SIZE, row_bytes = groups * group_bytes(kFormat);
+  const std::uint32_t distance = (kPrefetchBytes + row_bytes - 1) / row_bytes;
+  auto cursor = [&](std::uint32_t i) {
+    const Rows& part = i < stretch.count ? stretch.rows : stretch.next;
+    return RowCursor<kFormat>({part.w, part.first + (i < stretch.count ? i : i - stretch.count)}, groups);
+  };
+  RowCursor<kFormat> row = cursor(begin), ahead = cursor(begin + distance);
+  for (std::uint32_t i = begin; i < end; i += kRows) {
+    const std::uint32_t rows = end - i < kRows ? end - i : kRows;
     Vf total[kRows][kProducts] = {};
-    for (std::uint32_t r = 0; r < rows; ++r) dot_shorts<kFormat, kProducts>(w, first + i + r, x, products, total[r]);
+    for (std::uint32_t r = 0; r < rows; ++r) {
+      dot_shorts<kFormat, kProducts>(row.at, ahead.at, x, products, total[r]);
+      row.advance(), ahead.advance();
+      if (i + r + 1 + distance == stretch.count) ahead = cursor(stretch.count);
+    }
     for (int p = 0; p < kProducts; ++p) {
       float sums[kRows];
       four_sums(total[0][p], total[1][p], total[2][p], total[3][p], sums);
@@ -222,29 +248,24 @@ static void dot_short_rows(const Weight& w, std::size_t first, std::uint32_t cou
 }
 
 template <Format kFormat, int kProducts>
-static void dot_rows(const Weight& w, std::size_t first, std::uint32_t count, const Operand& x, const Product* products) {
+static void dot_rows(const Stretch& stretch, std::uint32_t begin, std::uint32_t end, const Operand& x, const Product* products) {
   constexpr int kRows = kProducts == 4 ? 2 : 4;  // as many accumulators as fit in 16 registers
-  std::uint32_t i = 0;
-  if (x.operands == Operands::kInt16) {
-    dot_short_rows<kFormat, kProducts>(w, first, count, x, products);
-  } else {
-    for (; i + kRows <= count; i += kRows) dot_block<kFormat, kRows, kProducts>(w, first + i, x, products, i);
-    for (; i < count; ++i) dot_block<kFormat, 1, kProducts>(w, first + i, x, products, i);
-  }
+  if (x.operands == Operands::kInt16) return dot_short_rows<kFormat, kProducts>(stretch, begin, end, x, products);
+  const auto& [w, first] = stretch.rows;
+  std::uint32_t i = begin;
+  for (; i + kRows <= end; i += kRows) dot_block<kFormat, kRows, kProducts>(w, first + i, x, products, i);
+  for (; i < end; ++i) dot_block<kFormat, 1, kProducts>(w, first + i, x, products, i);
 }
 
-void matvec(const Weight& w, std::size_t first, std::uint32_t count, const Operand& x, const Product* products,
-            std::uint32_t num_products) {
+void matvec(const Stretch& stretch, const Operand& x, const Product* products, std::uint32_t num_products) {
   with_format(x.format, [&]<Format kFormat>() {
     // Strips of weight rows that stay in the first-level cache while all operand rows pass over them.
     constexpr std::uint32_t kStrip = 8;
-    for (std::uint32_t i = 0; i < count; i += kStrip) {
-      const std::uint32_t rows = count - i < kStrip ? count - i : kStrip;
+    for (std::uint32_t begin = 0; begin < stretch.count; begin += kStrip) {
+      const std::uint32_t end = stretch.count - begin < kStrip ? stretch.count : begin + kStrip;
       std::uint32_t p = 0;
       auto run = [&]<int kProducts>() {
-        Product block[kProducts];
-        for (int j = 0; j < kProducts; ++j) block[j] = {products[p + j].row, products[p + j].y + i};
-        dot_rows<kFormat, kProducts>(w, first + i, rows, x, block);
+        dot_rows<kFormat, kProducts>(stretch, begin, end, x, products + p);
         p += kProducts;
       };
       while (p + 4 <= num_products) run.template operator()<4>();
@@ -265,21 +286,21 @@ void matvec_add(const KernelCall& call, std::uint32_t first, std::uint32_t last,
     const Tile t = tile_at(call, tile);
     for (std::uint32_t from = t.x0; from < t.x1; from += kStrip) {
       const std::uint32_t count = t.x1 - from < kStrip ? t.x1 - from : kStrip;
-      matvec(w, from, count, operand, products, operand.rows);
+      matvec({{w, from}, count, {w, std::size_t(from) + count}}, operand, products, operand.rows);
       for (std::uint32_t r = 0; r < operand.rows; ++r)
         for (std::uint32_t i = 0; i < count; ++i) x[std::size_t(r) * width + from + i] += y[r][i];
     }
   }
 }
 
-void matvec_gate_up(const Weight& gate, const Weight& up, std::size_t first, std::uint32_t count, const Operand& x,
-                    const Product* products, std::uint32_t num_products) {
+void matvec_gate_up(const Weight& gate, const Weight& up, std::size_t first, std::uint32_t count, std::size_t next_first,
+                    const Operand& x, const Product* products, std::uint32_t num_products) {
   float gated[LILY_MAX_STEP_ROWS][kGateUpColumns], upped[LILY_MAX_STEP_ROWS][kGateUpColumns];
   Product gates[LILY_MAX_STEP_ROWS] = {}, ups[LILY_MAX_STEP_ROWS] = {};
   for (std::uint32_t p = 0; p < num_products; ++p)
     gates[p] = {products[p].row, gated[p]}, ups[p] = {products[p].row, upped[p]};
-  matvec(gate, first, count, x, gates, num_products);
-  matvec(up, first, count, x, ups, num_products);
+  matvec({{gate, first}, count, {gate, next_first}}, x, gates, num_products);
+  matvec({{up, first}, count, {up, next_first}}, x, ups, num_products);
   for (std::uint32_t p = 0; p < num_products; ++p) swiglu(gated[p], upped[p], count, products[p].y);
 }
 

@@ -52,9 +52,21 @@ struct Product {
   float* y;
 };
 
-// `count` weight rows from `first`, times the operand rows that `products` names. Each weight row comes from memory once.
-void matvec(const Weight& w, std::size_t first, std::uint32_t count, const Operand& x, const Product* products,
-            std::uint32_t num_products);
+// Row `first` of a weight and those behind it.
+struct Rows {
+  Weight w;
+  std::size_t first;
+};
+
+// `count` rows, and what will be read after them: memory must not wait for a jump.
+struct Stretch {
+  Rows rows;
+  std::uint32_t count;
+  Rows next;
+};
+
+// Weight rows times the operand rows that `products` names. Each weight row comes from memory once.
+void matvec(const Stretch& stretch, const Operand& x, const Product* products, std::uint32_t num_products);
 
 // All weight rows of the dispatch times every operand row: columns of `outputs`.
 template <int kParts>
@@ -65,7 +77,7 @@ static inline void matvec_parts(const KernelCall& call, std::uint32_t first, std
     outputs.for_pieces(t.x0, t.x1, [&](const OutputPart& part, std::uint32_t column, std::uint32_t row, std::uint32_t count) {
       Product products[LILY_MAX_STEP_ROWS];
       for (std::uint32_t r = 0; r < x.rows; ++r) products[r] = {r, part.to + std::size_t(r) * part.width + column};
-      matvec(w, row, count, x, products, x.rows);
+      matvec({{w, row}, count, {w, std::size_t(row) + count}}, x, products, x.rows);
     });
   }
 }
@@ -74,9 +86,10 @@ static inline void matvec_parts(const KernelCall& call, std::uint32_t first, std
 void matvec_add(const KernelCall& call, std::uint32_t first, std::uint32_t last, const Weight& w, const Operand& operand,
                 float* x);
 
-// The products' y = silu(W_gate row) · (W_up row) for `count` rows of both weights from `first`.
+// The products' y = silu(W_gate row) · (W_up row) for `count` rows of both weights from `first`; `next_first` is where both will
+// be read after them.
 constexpr std::uint32_t kGateUpColumns = 16;  // the most at a time
-void matvec_gate_up(const Weight& gate, const Weight& up, std::size_t first, std::uint32_t count, const Operand& x,
-                    const Product* products, std::uint32_t num_products);
+void matvec_gate_up(const Weight& gate, const Weight& up, std::size_t first, std::uint32_t count, std::size_t next_first,
+                    const Operand& x, const Product* products, std::uint32_t num_products);
 
 }  // namespace lily::cpu::LILY_ISA

@@ -148,29 +148,16 @@ class FreshPanel {
   Vs* panel_;
 };
 
-// Brings the same stretch of kTileColumns rows, a few lines at a time: short stretches far apart, which no hardware foresees, and
-// too many to ask for at once. What lies behind the weight's last row is not touched by a prefetch.
-class RowPrefetch {
- public:
-  RowPrefetch() = default;
-  RowPrefetch(const void* component, std::size_t row_bytes, std::size_t n, std::size_t offset, std::size_t bytes)
-      : row_(static_cast<const char*>(component) + n * row_bytes + offset),
-        row_bytes_(row_bytes),
-        bytes_(bytes),
-        left_(kTileColumns) {}
+// Brings a stretch of memory into the caches, `step` bytes a turn: too much to ask for at once, too short for the hardware to
+// foresee. What lies behind the weight's last row is not touched by a prefetch.
+struct Ahead {
+  const char* at;
+  std::size_t step;
 
-  void lines(int count) {
-    for (; count > 0 && left_ > 0; --count) {
-      __builtin_prefetch(row_ + at_);
-      at_ += 64;
-      if (at_ >= bytes_) at_ = 0, row_ += row_bytes_, --left_;
-    }
+  void advance() {
+    for (const char* line = at; line < at + step; line += 64) __builtin_prefetch(line);
+    at += step;
   }
-
- private:
-  const char* row_ = nullptr;
-  std::size_t row_bytes_ = 0, bytes_ = 0, at_ = 0;
-  int left_ = 0;  // rows
 };
 
 }  // namespace lily::cpu::LILY_ISA

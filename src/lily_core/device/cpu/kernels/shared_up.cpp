@@ -13,7 +13,7 @@ static void shared_up(const KernelCall& call, std::uint32_t first, std::uint32_t
     const Tile t = tile_at(call, i);
     Product products[LILY_MAX_STEP_ROWS];
     for (std::uint32_t r = 0; r < x.rows; ++r) products[r] = {r, hs + std::size_t(r) * width + t.x0};
-    matvec_gate_up(weight_at(call, 2), weight_at(call, 5), t.x0, t.x1 - t.x0, x, products, x.rows);
+    matvec_gate_up(weight_at(call, 2), weight_at(call, 5), t.x0, t.x1 - t.x0, t.x1, x, products, x.rows);
   }
 }
 

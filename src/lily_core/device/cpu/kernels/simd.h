@@ -35,6 +35,31 @@ static inline V load(const T* from) {
 }
 static inline Vf loadf(const float* from) { return load<Vf>(from); }
 static inline void storef(float* to, Vf v) { std::memcpy(to, &v, sizeof v); }
+
+// Copies `count` floats, a multiple of kLanes, past the caches where it can: for rows that are far apart and read much later. A
+// range of tiles that has streamed ends with finish_streams().
+static inline void stream_row(float* to, const float* from, std::uint32_t count) {
+#if defined(__x86_64__)
+  if (reinterpret_cast<std::uintptr_t>(to) % sizeof(Vf) == 0) {
+    for (std::uint32_t i = 0; i < count; i += kLanes)
+#if defined(__AVX512F__)
+      _mm512_stream_ps(to + i, (__m512)loadf(from + i));
+#elif defined(__AVX2__)
+      _mm256_stream_ps(to + i, (__m256)loadf(from + i));
+#else
+      _mm_stream_ps(to + i, (__m128)loadf(from + i));
+#endif
+    return;
+  }
+#endif
+  std::memcpy(to, from, count * sizeof(float));
+}
+static inline void finish_streams() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
 static inline Vf splat(float x) { return x - Vf{}; }
 static inline Vi splati(std::int32_t x) { return x - Vi{}; }
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdint>
 
+#include "device/cpu/kernel.h"
+
 namespace lily::cpu::LILY_ISA {
 
 // ids = the k largest logits, larger first, ties to the lower id; weights = softmax over those k.
@@ -24,11 +26,16 @@ static inline void choose_experts(const float* logits, std::uint32_t experts, st
   for (std::uint32_t i = 0; i < k; ++i) weights[i] /= total;
 }
 
-// Where `id` first stands in ids[0, count), or count.
-static inline std::uint32_t position_of(std::uint32_t id, const std::uint32_t* ids, std::uint32_t count) {
-  std::uint32_t i = 0;
-  while (i < count && ids[i] != id) ++i;
-  return i;
+// The experts among ids[0, count) whose weights are there, each once: `firsts` gets where they first stand. Returns how many.
+static inline std::uint32_t distinct_experts(const std::uint32_t* ids, std::uint32_t count, const std::uint32_t* expert_slot,
+                                             std::uint32_t* firsts) {
+  std::uint32_t found = 0;
+  for (std::uint32_t a = 0; a < count; ++a) {
+    std::uint32_t i = 0;
+    while (i < found && ids[firsts[i]] != ids[a]) ++i;
+    if (i == found && expert_slot[ids[a]] != LILY_NO_EXPERT) firsts[found++] = a;
+  }
+  return found;
 }
 
 }  // namespace lily::cpu::LILY_ISA
