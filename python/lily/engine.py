@@ -441,10 +441,10 @@ class Engine:
         if self._owner.closed:
             return f"Engine({self._model!r}, closed)"
         runtime = self._runtime
-        used = format_bytes(sum(runtime.memory_bytes.values()))
+        planned = format_bytes(sum(runtime.memory_bytes.values()))
         return (
             f"Engine({self._model!r}: {self._config.model_type} on {runtime.device_description}, {runtime.dtype}, "
-            f"{self._max_context:,} tokens of context, {used} of {format_bytes(self._memory_limit)} memory)"
+            f"{self._max_context:,} tokens of context, at most {planned} of {format_bytes(self._memory_limit)} memory)"
         )
 
     def _prompt_ids(self, prompt: Prompt) -> Sequence[int]:

@@ -81,7 +81,8 @@ def template_messages(messages: Sequence[Message]) -> list[TemplateMessage]:
     Raises ChatTemplateError, naming the message, for anything else.
     """
     if isinstance(messages, (str, Mapping)) or not messages:
-        raise ChatTemplateError("messages must be a list of at least one {'role': ..., 'content': ...}")
+        given = f", not {type(messages).__name__}" if isinstance(messages, (str, Mapping)) else ""
+        raise ChatTemplateError(f"messages must be a list of at least one {{'role': ..., 'content': ...}}{given}")
     checked = [_template_message(index, message) for index, message in enumerate(messages)]
     num_leading = 0
     while num_leading < len(checked) and checked[num_leading]["role"] in ("system", "developer"):

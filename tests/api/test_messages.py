@@ -65,7 +65,7 @@ def test_bad_messages_are_named(bad: object, match: str) -> None:
     assert caught.value.message_index == 1
 
 
-@pytest.mark.parametrize("bad", [[], "hi", USER])
-def test_messages_must_be_a_list(bad: object) -> None:
-    with pytest.raises(ChatTemplateError, match="must be a list"):
+@pytest.mark.parametrize(("bad", "given"), [([], "}$"), ("hi", "not str$"), (USER, "not dict$")])
+def test_messages_must_be_a_list(bad: object, given: str) -> None:
+    with pytest.raises(ChatTemplateError, match=f"must be a list .*{given}"):
         template_messages(bad)  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ def test_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", *NANO, "--json"]) == 0
     model = json.loads(capsys.readouterr().out)["model"]
     assert model["stop_ids"] == {"4072": "<|im_end|>", "4070": "<|endoftext|>"}
-    assert model["context_that_fits"] == 1024 and model["memory"]["weights"] > 0
+    assert model["context_that_fits"] == 1024 and model["planned_memory"]["weights"] > 0
     assert list(model["needs_bytes"]) == ["1024", "4096", "8192"]
     assert main(["doctor", *NANO]) == 0
     assert "1,024 tokens: " in capsys.readouterr().out

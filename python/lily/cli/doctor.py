@@ -169,7 +169,7 @@ def _model(engine: Engine) -> dict[str, object]:
         "vocab_size": config.vocab_size,
         "stop_ids": {str(token_id): tokens.decode([token_id]) for token_id in engine.stop_token_ids},
         "sampling_defaults": dict(config.sampling_defaults),
-        "memory": runtime.memory_bytes,
+        "planned_memory": runtime.memory_bytes,
         "load_report": runtime.load_report,
     }
 

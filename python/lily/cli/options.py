@@ -31,7 +31,9 @@ _SAMPLING_FLAGS: dict[str, type] = {
 
 
 def add_engine_flags(parser: argparse.ArgumentParser, *, default_model: str | None, log_level: str = "warning") -> None:
-    parser.add_argument("--model", default=default_model, help=f"folder or Hugging Face id; default: {default_model}")
+    parser.add_argument(
+        "--model", default=default_model, help=f"folder or Hugging Face id; default: {default_model or 'none'}"
+    )
     parser.add_argument("--revision", help="branch, tag or commit of a Hugging Face id")
     parser.add_argument("--device", default="auto", choices=get_args(DeviceName))
     parser.add_argument("--dtype", default="auto", choices=get_args(DtypeName))

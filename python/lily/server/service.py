@@ -18,10 +18,6 @@ class Service:
         self.metrics = Metrics(self.host, self.admission)
         self.ledger = Ledger(self.metrics)
 
-    @property
-    def model_name(self) -> str:
-        return self.options.served_model_names[0]
-
     def check_model(self, model: str | None) -> str:
         """The name to answer with. Raises ApiError 404 for a model that is not served here."""
         names = self.options.served_model_names
