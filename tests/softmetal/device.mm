@@ -1,6 +1,8 @@
 // The device.
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "double.h"
 #include "memory.h"
 

@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <optional>
+#include <tuple>
 
 #include "bindings/bindings.h"
 #include "bindings/sizes.h"

@@ -1,6 +1,7 @@
 // A loaded model that runs: timelines, prefill and decode. The boundary of the C++ side; policy is Python's.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
