@@ -1,12 +1,13 @@
 #include "device/metal/shader_source.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <set>
 #include <stdexcept>
-#include <utility>
 
 #include "device/metal/embedded_shaders.h"
+#include "device/model_sizes.h"
 
 namespace lily::metal {
 namespace {
@@ -26,32 +27,16 @@ void define(std::string& text, const std::string& name, const std::string& value
 void define(std::string& text, const std::string& name, lily_u32 value) { define(text, name, std::to_string(value) + "u"); }
 
 std::string model_macros(const ModelConstants& model) {
-  const std::pair<const char*, lily_u32> sizes[] = {
-      {"LILY_HIDDEN_SIZE", model.hidden_size},
-      {"LILY_VOCAB_SIZE", model.vocab_size},
-      {"LILY_NUM_ATTENTION_LAYERS", model.num_attention_layers},
-      {"LILY_NUM_LINEAR_LAYERS", model.num_linear_layers},
-      {"LILY_NUM_ATTENTION_HEADS", model.num_attention_heads},
-      {"LILY_NUM_KEY_VALUE_HEADS", model.num_key_value_heads},
-      {"LILY_HEAD_DIM", model.head_dim},
-      {"LILY_ROTARY_DIM", model.rotary_dim},
-      {"LILY_LINEAR_NUM_KEY_HEADS", model.linear_num_key_heads},
-      {"LILY_LINEAR_NUM_VALUE_HEADS", model.linear_num_value_heads},
-      {"LILY_LINEAR_KEY_HEAD_DIM", model.linear_key_head_dim},
-      {"LILY_LINEAR_VALUE_HEAD_DIM", model.linear_value_head_dim},
-      {"LILY_LINEAR_CONV_KERNEL_DIM", model.linear_conv_kernel_dim},
-      {"LILY_NUM_EXPERTS", model.num_experts},
-      {"LILY_NUM_EXPERTS_PER_TOK", model.num_experts_per_tok},
-      {"LILY_MOE_INTERMEDIATE_SIZE", model.moe_intermediate_size},
-      {"LILY_SHARED_EXPERT_INTERMEDIATE_SIZE", model.shared_expert_intermediate_size},
-      {"LILY_MAX_PAGES", model.max_pages},
-      {"LILY_KEY_DIM", model.key_dim()},
-      {"LILY_VALUE_DIM", model.value_dim()},
-      {"LILY_CONV_CHANNELS", model.conv_channels()},
-      {"LILY_SAMPLE_BLOCKS", model.sample_blocks()},
-  };
   std::string text;
-  for (const auto& [name, value] : sizes) define(text, name, value);
+  const auto add = [&](std::string name, lily_u32 value) {
+    std::ranges::transform(name, name.begin(), [](unsigned char letter) { return std::toupper(letter); });
+    define(text, "LILY_" + name, value);
+  };
+  for (const auto& [name, field] : kModelSizes) add(name, model.*field);
+  add("key_dim", model.key_dim());
+  add("value_dim", model.value_dim());
+  add("conv_channels", model.conv_channels());
+  add("sample_blocks", model.sample_blocks());
   char eps[32];
   std::snprintf(eps, sizeof eps, "%.9ef", static_cast<double>(model.rms_norm_eps));
   define(text, "LILY_RMS_NORM_EPS", eps);
