@@ -367,7 +367,11 @@ class Engine:
         return session
 
     def decode(self, sessions: Sequence[Session], token_ids: Sequence[int]) -> NDArray[np.float32]:
-        """Append one token to each of R distinct sessions in one step; returns a copy of the logits [R, vocab_size]."""
+        """Append one token to each of R distinct sessions in one step; returns a copy of the logits [R, vocab_size].
+
+        R is 1 to `runtime.max_step_rows`, which is 8. Raises ContextLengthError, MemoryLimitError, and ValueError for
+        anything else that does not fit.
+        """
         if not sessions or len(sessions) != len(token_ids):
             raise ValueError(f"decode needs one token id per session: {len(sessions)} sessions, {len(token_ids)} ids")
         if len(set(map(id, sessions))) < len(sessions):
