@@ -18,6 +18,14 @@ def test_numbers_of_a_page_agree_with_their_records(page: Path) -> None:
     assert list(uncited_cells(text)) == []
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "bench" / "records").glob("*.json")), ids=lambda path: path.stem)
+def test_a_record_has_what_the_benchmark_page_shows(path: Path) -> None:
+    record = json.loads(path.read_text())
+    assert record["bench"] and record["date"] and record["command"] and record["code"]["commit"]
+    assert record["machine"]["cpu"] and record["machine"]["usable_cores"]
+    assert record["arms"] and all(arm["metrics"] for arm in record["arms"].values())
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     (tmp_path / "r.json").write_text(json.dumps({"arms": {"lily": {"median": 1234.5678, "name": "x"}}}))

@@ -48,9 +48,9 @@ def test_a_search_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (path,) = (tmp_path / "records").iterdir()
     record = json.loads(path.read_text())
     assert record["code"] == {"commit": "0123456789abcdef", "compiler": "clang version 14"}
-    assert record["executions"] == sum(target["executions"] for target in record["targets"].values()) >= 3000
+    assert record["executions"] == sum(arm["metrics"]["executions"] for arm in record["arms"].values()) >= 3000
     assert record["findings"] == 0
-    assert record["targets"]["safetensors"]["processes"] == 2
+    assert record["arms"]["safetensors"]["metrics"]["processes"] == 2
 
 
 def test_a_fault_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,7 +114,7 @@ def record(code: dict[str, str], results: dict[str, dict[str, int]]) -> dict[str
         "code": code,
         "executions": sum(result["executions"] for result in results.values()),
         "findings": sum(result["findings"] for result in results.values()),
-        "targets": results,
+        "arms": {target: {"metrics": result} for target, result in results.items()},
     }
 
 
