@@ -60,7 +60,7 @@ def _object(source: Path, headers: bytes, folders: list[str]) -> Path:
 
 
 def build() -> Path:
-    """The library: software Metal with scenarios.mm on top."""
+    """The library: software Metal with the scenarios of driver/ on top."""
     CACHE.mkdir(parents=True, exist_ok=True)
     sources = sorted([*HERE.glob("*.cpp"), *HERE.glob("*.mm"), *HERE.glob("driver/*.mm")])
     headers, folders = _headers(), _library_folders()
