@@ -14,10 +14,9 @@ export PIP_ROOT_USER_ACTION := ignore
 # What another virtual environment or a user site may leave behind must not leak into this one.
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV
 
-NATIVE_SOURCES := pyproject.toml CMakeLists.txt \
-	$(shell find cmake src shaders $(wildcard tests/softmetal) tools/metal_stub -type f ! -name '*.pyc')
+NATIVE_SOURCES := pyproject.toml CMakeLists.txt $(shell find cmake src shaders tests/softmetal tools/metal_stub -type f ! -name '*.py*')
 # Where the Metal device runs without a Mac, over software Metal.
-SOFTMETAL := $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(if $(wildcard tests/softmetal/*.mm),ON,OFF),OFF)
+SOFTMETAL := $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),ON,OFF)
 LINTED := bench docs examples python tests tools
 BENCH_ARGS ?= --model lily-nano
 # Where tests were never set up, the demo fetches and builds only what running lily needs.
