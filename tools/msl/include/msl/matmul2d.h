@@ -13,11 +13,12 @@ struct matmul2d_descriptor {
         matmul_mode(mode_) {}
 };
 
-MSL_INLINE int msl_thread_index() {
+// Of the thread among the `Threads` that run an operation together: the threadgroup's, or those of one of its simdgroups.
+template <int Threads> MSL_INLINE int msl_thread_index() {
 #if MSL_CPU
-  return (int)msl_host->call->self->index;
+  return (int)msl_host->call->self->index % Threads;
 #else
-  return __nvvm_read_ptx_sreg_tid_x();
+  return __nvvm_read_ptx_sreg_tid_x() % Threads;
 #endif
 }
 struct msl_index2 {
@@ -30,9 +31,9 @@ template <class T, int M, int N, int Simdgroups> struct cooperative_tensor {
   static constexpr int kThreads = 32 * Simdgroups;
 #if MSL_CPU
   static constexpr int kCapacity = (M * N + kThreads - 1) / kThreads;
-  MSL_INLINE bool is_valid_element(int i) const { return i * kThreads + msl_thread_index() < M * N; }
+  MSL_INLINE bool is_valid_element(int i) const { return i * kThreads + msl_thread_index<kThreads>() < M * N; }
   MSL_INLINE msl_index2 get_multidimensional_index(int i) const {
-    const int element = i * kThreads + msl_thread_index();
+    const int element = i * kThreads + msl_thread_index<kThreads>();
     return {{element % N, element / N}};
   }
 #else
@@ -44,7 +45,7 @@ template <class T, int M, int N, int Simdgroups> struct cooperative_tensor {
                 "the tile does not split over the simdgroups");
   MSL_INLINE bool is_valid_element(int) const { return true; }
   MSL_INLINE msl_index2 get_multidimensional_index(int i) const {
-    const int warp = msl_thread_index() / 32, lane = msl_thread_index() % 32, tile = i / 4;
+    const int warp = msl_thread_index<kThreads>() / 32, lane = msl_thread_index<kThreads>() % 32, tile = i / 4;
     const int row = (warp / kWarpColumns * kTileRows + tile / kTileColumns) * 16 + lane / 4 + (i & 2) * 4;
     return {{(warp % kWarpColumns * kTileColumns + tile % kTileColumns) * 8 + (lane % 4) * 2 + (i & 1), row}};
   }
@@ -66,6 +67,24 @@ template <bool Turned, class Tensor> MSL_INLINE float msl_element(Tensor t, int 
   const int x = Turned ? row : column, y = Turned ? column : row;
   return t.contains(x, y) ? msl::convert<float>(*t.at(x, y)) : 0.0f;
 }
+#if !MSL_CPU
+// Two elements as a fragment of mma.
+MSL_INLINE half msl_plain(half);
+template <class T> MSL_INLINE bfloat msl_plain(T);
+template <class T> MSL_INLINE uint msl_pack(float low, float high) {
+  return __builtin_bit_cast(ushort, (T)low) | (uint)__builtin_bit_cast(ushort, (T)high) << 16;
+}
+#define MSL_MMA(type) \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 " \
+               "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+               : "+f"(q[0]), "+f"(q[1]), "+f"(q[2]), "+f"(q[3]) \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+template <class T> MSL_INLINE void msl_mma(thread float* q, thread const uint* a, thread const uint* b) {
+  if constexpr (msl::is_same<T, half>::value) MSL_MMA("f16");
+  else MSL_MMA("bf16");
+}
+#undef MSL_MMA
+#endif
 
 template <matmul2d_descriptor D, class Scope> struct matmul2d {
   static_assert(D.m % 16 == 0 || D.n % 16 == 0, "at least one of M and N is a multiple of 16");
@@ -87,18 +106,17 @@ template <matmul2d_descriptor D, class Scope> struct matmul2d {
       c.elements[i] = msl::convert<T>(sum);
     }
 #else
-    const int warp = msl_thread_index() / 32, lane = msl_thread_index() % 32, group = lane / 4, place = lane % 4;
+    const int thread_index = msl_thread_index<Tile::kThreads>();
+    const int warp = thread_index / 32, lane = thread_index % 32, group = lane / 4, place = lane % 4;
     float acc[Tile::kCapacity];
     _Pragma("clang loop unroll(full)") for (int i = 0; i < Tile::kCapacity; ++i)
       acc[i] = kAdds ? msl::convert<float>(c.elements[i]) : 0.0f;
-    const auto pack = [](float low, float high) -> uint {
-      return __builtin_bit_cast(ushort, (bfloat)low) | (uint)__builtin_bit_cast(ushort, (bfloat)high) << 16;
-    };
+    typedef decltype(msl_plain(*a.at(0, 0))) Operand;  // half, or bfloat for the rest
     const auto left = [&](int k, int row) {
-      return pack(msl_element<D.transpose_left>(a, k, row), msl_element<D.transpose_left>(a, k + 1, row));
+      return msl_pack<Operand>(msl_element<D.transpose_left>(a, k, row), msl_element<D.transpose_left>(a, k + 1, row));
     };
     const auto right = [&](int k, int column) {
-      return pack(msl_element<D.transpose_right>(b, column, k), msl_element<D.transpose_right>(b, column, k + 1));
+      return msl_pack<Operand>(msl_element<D.transpose_right>(b, column, k), msl_element<D.transpose_right>(b, column, k + 1));
     };
     for (int k0 = 0; k0 < depth; k0 += 16) {
       const int k = k0 + 2 * place;
@@ -117,10 +135,7 @@ template <matmul2d_descriptor D, class Scope> struct matmul2d {
       }
       _Pragma("clang loop unroll(full)") for (int i = 0; i < Tile::kTileRows; ++i)
         _Pragma("clang loop unroll(full)") for (int j = 0; j < Tile::kTileColumns; ++j) {
-          float* q = acc + (i * Tile::kTileColumns + j) * 4;
-          asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                       : "+f"(q[0]), "+f"(q[1]), "+f"(q[2]), "+f"(q[3])
-                       : "r"(fa[i][0]), "r"(fa[i][1]), "r"(fa[i][2]), "r"(fa[i][3]), "r"(fb[j][0]), "r"(fb[j][1]));
+          msl_mma<Operand>(acc + (i * Tile::kTileColumns + j) * 4, fa[i], fb[j]);
         }
     }
     _Pragma("clang loop unroll(full)") for (int i = 0; i < Tile::kCapacity; ++i) c.elements[i] = msl::convert<T>(acc[i]);
