@@ -1,7 +1,7 @@
 // Causal attention of a chunk over the timeline's pages, with an online softmax, times sigmoid(gate).
 //
-// A threadgroup takes 16 rows and one KV head, whose query heads share every key and value that is read: four heads at a time,
-// 64 queries. Keys come 32 at a time; blocks behind the last row are not visited, and only the last one or two are masked.
+// A threadgroup takes 16 rows and one KV head, whose query heads share every key and value that is read: four heads a pass, 64
+// queries. Passes are shared out among the threadgroups along z. Keys come 32 at a time; blocks behind the last row are not visited, and only the last one or two are masked.
 // KV reads: four heads of 16 rows a pass, so a quarter of what 16-row tiles of one head read.
 // Accumulators: 64 queries · 256 floats = 64 KB a threadgroup; each of the 8 simdgroups has all queries and 32 of the columns,
 // 64 registers a lane. All 8 heads of a KV head at once would take 128, all that a lane can have on an Apple GPU.
@@ -220,7 +220,8 @@ struct GatedOutput {
 kernel void attn_prefill(device const StepRow* step [[buffer(0)]], device const half* q [[buffer(1)]],
                          device const half* gate [[buffer(2)]], device const uint* page_table [[buffer(3)]],
                          device const half* kv [[buffer(4)]], device half* y [[buffer(5)]],
-                         constant AttnPrefillArgs& args [[buffer(6)]], uint2 group [[threadgroup_position_in_grid]],
+                         constant AttnPrefillArgs& args [[buffer(6)]], uint3 group [[threadgroup_position_in_grid]],
+                         uint3 groups [[threadgroups_per_grid]],
                          uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float scores[kStrips * 8 * kStride];
   threadgroup half weights[kStrips * 8 * kStride];
@@ -235,7 +236,7 @@ kernel void attn_prefill(device const StepRow* step [[buffer(0)]], device const 
   const uint query = simdgroup * 8 + lane / 4, own_keys = lane % 4 * 8;
   const uint query_position = position + query % kRows;
 
-  for (uint head0 = 0; head0 < kHeadsPerKey; head0 += kHeads) {
+  for (uint head0 = group.z * kHeads; head0 < kHeadsPerKey; head0 += groups.z * kHeads) {
     const uint head = kv_head * kHeadsPerKey + head0, heads = min(kHeads, kHeadsPerKey - head0);
     const ulong begin = (ulong(row0) * LILY_NUM_ATTENTION_HEADS + head) * kWidth;
     const Queries queries = {q + begin, rows, heads};

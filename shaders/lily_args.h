@@ -16,7 +16,7 @@ typedef float lily_f32;
 #define LILY_MAX_STEP_ROWS 8u      // rows of a step
 #define LILY_DELTA_CHUNK 64u       // tokens per chunk of the delta rule, counted from the start of the prefill chunk
 #define LILY_CONV_TAPS 4u          // of the delta net's convolution: linear_conv_kernel_dim is this number
-#define LILY_ATTN_PREFILL_PIECE 128u  // rows of a chunk that one dispatch of attn_prefill takes
+#define LILY_ATTN_PREFILL_PIECE 128u  // rows of a chunk that one dispatch of attn_prefill takes, at most
 #define LILY_MASKED_SCORE (-1e30f) // below every attention score, and still a number: differences of two are 0, not NaN
 
 // Everything that changes from step to step, one row per timeline that takes part (a prefill chunk is one row).

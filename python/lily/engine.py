@@ -57,7 +57,8 @@ class Engine:
 
     model: a folder, a Hugging Face id in the local cache, or "lily-nano", which comes with lily.
     max_context: tokens of prompt and completion; None is what fits into memory, at most the model's limit.
-    memory_limit: bytes, or text like "24GiB"; None is 80 % of what the machine has available now.
+    memory_limit: bytes, or text like "24GiB"; None is 80 % of what the machine has available now. At most what the
+        GPU of a Mac may hold (`lily doctor` says how much, and the command that raises it).
     prefix_cache_bytes: of it, for kept beginnings of prompts (`prefix_cache`); None is a quarter of what is left after
     the model, 0 keeps nothing. cache_dir: a folder that keeps them longer, for other processes too; None is none.
     chat_template: Jinja text or a path, instead of the checkpoint's own.
@@ -118,6 +119,7 @@ class Engine:
         except BaseException:
             self._owner.close()
             raise
+        self._memory_limit = self._runtime.memory_limit  # a GPU may hold less than was given
         self._max_context = self._runtime.max_context
         self._planner = Planner(self._model, self._config, self._tokenizer, self._chat_template, self._max_context)
         report = f"{self._model} on {self._runtime.device}: {self._max_context:,} tokens of context fit"

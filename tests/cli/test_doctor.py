@@ -23,6 +23,19 @@ def test_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert "processor" in out and "GiB" in out and "\nmodel" not in out
 
 
+def test_the_metal_device(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LILY_METAL_DEBUG", "timeout=30")
+    assert main(["doctor", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    if report["devices"]["metal"].startswith("no: "):
+        pytest.skip(report["devices"]["metal"])
+    form = report["devices"]["metal"].split(", ")[2]
+    assert form in ("tensor operations", "simdgroup matrices")
+    assert "tensor operations" in report["devices"]["metal_matrix_form"]
+    assert report["devices"]["metal_may_hold_bytes"] >= 1 << 30
+    assert report["machine"]["variables"]["LILY_METAL_DEBUG"] == "timeout=30"
+
+
 def test_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", *NANO, "--json"]) == 0
     model = json.loads(capsys.readouterr().out)["model"]

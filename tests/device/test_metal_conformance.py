@@ -80,11 +80,12 @@ def outcome(program: Path, check: str, *words: str) -> str:
     return done.stdout
 
 
-CHECKS = ["order", "submissions", "replay", "split", "failure", "fatal_failure", "hang", "compile_error"]
+CHECKS = ["order", "submissions", "replay", "split", "time", "failure", "fatal_failure", "hang", "compile_error"]
+FORMS = ["tensor_form", "slow_tensor_form", "wrong_tensor_form", "refused_tensor_form"]
 
 
 @pytest.mark.parametrize("words", RUNS, ids=" ".join)
-@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("check", CHECKS + FORMS)
 def test_conformance(conformance: Path, check: str, words: tuple[str, ...]) -> None:
     assert outcome(conformance, check, *words) == ""
 
@@ -112,6 +113,10 @@ FAULTS = {
     ),
     "a write declared as a read": Fault(
         "../contract.cpp", '{"moe_combine", false, "rrrrb"', '{"moe_combine", false, "rrrrr"', "order",
+        "no barrier between dispatches that share memory",
+    ),
+    "a read that is not declared": Fault(
+        "../../program/program.cpp", "last_level(history.reads, range)", "0u", "order",
         "no barrier between dispatches that share memory",
     ),
     "a read of other memory than was declared": Fault(
@@ -144,7 +149,7 @@ FAULTS = {
         "a command allocator was reset while its commands are in use", ("metal4",),
     ),
     "a failure that nobody looks at": Fault(
-        "metal3_queue.mm", "if (done.status != MTLCommandBufferStatusCompleted)", "if (false)", "failure",
+        "metal3_queue.mm", "if (done.status == MTLCommandBufferStatusCompleted)", "if (true)", "failure",
         'the error\'s code is ""', ("metal3",),
     ),
     "a failure of Metal 4 that nobody looks at": Fault(
@@ -155,6 +160,14 @@ FAULTS = {
         "std::uint32_t index) override {\n", "replay", "objects before ten replays", ("metal3",),
     ),
     "no cuts": Fault("metal_device.mm", "(seconds + next) * pace > kBudgetSeconds", "false", "split", "were cut into"),
+    "an estimate without the context": Fault(
+        "cost.cpp", "cost.step_row = reinterpret_cast<const StepRow*>(", "(void)(", "time",
+        "is no estimate of 131,072 keys",
+    ),
+    "a tensor product that nobody compares": Fault(
+        "matrix_form.cpp", "if (!(error <= kCases[i].tolerance))", "if (false)", "wrong_tensor_form",
+        "tensor operations: tensor operations are right", ("metal4",),
+    ),
     "a wait without an end": Fault(
         "progress.cpp", "if (is_hung_) return false;", "", "hang", "HANGS"
     ),
@@ -177,3 +190,30 @@ def test_a_planted_fault_is_seen(build: Build, tmp_path: Path, name: str) -> Non
         else:
             assert fault.seen in outcome(program, fault.check, api)
     shutil.rmtree(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "right", "wrong", "kernel"),
+    [
+        ("lily_gemm.h", "int(LILY_GEMM_COLUMNS), 64, false", "int(LILY_GEMM_COLUMNS), 32, false", "shared_down"),
+        ("attn_prefill.metal", "int(kKeys), false, false", "int(kKeys) / 2, false, false", "attn_prefill"),
+    ],
+)
+def test_a_wrong_tensor_product_is_not_chosen(
+    build: Build, tmp_path: Path, file: str, right: str, wrong: str, kernel: str
+) -> None:
+    """The shaders of lily with a fault in the tensor operations: the device runs simdgroup matrices and says why."""
+    shaders = tmp_path / "shaders"
+    shutil.copytree(ROOT / "shaders", shaders)
+    text = (shaders / file).read_text()
+    assert text.count(right) == 1, f"{file} no longer has what this fault changes"
+    (shaders / file).write_text(text.replace(right, wrong))
+    embedded = tmp_path / "embedded_shaders.cpp"
+    script = ROOT / "cmake" / "embed_shaders.cmake"
+    run(Path(sys.executable).parent / "cmake", f"-DOUTPUT={embedded}", "-P", script, *sorted(shaders.iterdir()))
+    source, program = Path(__file__).parent / "metal" / "describe.cpp", tmp_path / "describe"
+    archive = build.folder / "liblily_static.a"
+    others = [*build.objects, archive, "-lpthread", "-ldl", "-o", program]
+    run(build.compiler, "-std=c++20", "-O1", *INCLUDES, source, embedded, *others)
+    said = subprocess.run([program], capture_output=True, text=True, timeout=300).stdout
+    assert f"simdgroup matrices: tensor operations give wrong values: {kernel} is off by " in said

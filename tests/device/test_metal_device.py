@@ -24,10 +24,20 @@ def metal(debug=""):
         raise
 
 
-@pytest.mark.parametrize(("debug", "api"), [("", "Metal 4"), ("metal3", "Metal 3"), ("serial", "Metal 4")])
-def test_runs_a_kernel(debug, api):
+@pytest.mark.parametrize(
+    ("debug", "described"),
+    [
+        ("", "Metal 4, "),
+        ("serial", "Metal 4, "),
+        ("metal3", "Metal 3, simdgroup matrices"),
+        ("simdgroup", "Metal 4, simdgroup matrices"),
+        ("tensor", "Metal 4, tensor operations"),
+    ],
+)
+def test_runs_a_kernel(debug, described):
     device = metal(debug)
-    assert device.description.endswith(api)
+    assert described in device.description
+    assert device.notes
     rng = np.random.default_rng(1)
     x = rng.standard_normal((ROWS, SIZES["hidden_size"]), dtype=np.float32)
     gain = rng.standard_normal(SIZES["hidden_size"], dtype=np.float32)
@@ -37,7 +47,7 @@ def test_runs_a_kernel(debug, api):
 
 
 def compile_norm():
-    device = metal()
+    device = metal("simdgroup")  # the check of forms has kernels of its own
     x, gain, y = (np.ones(shape, dtype) for shape, dtype in (((1, 256), "f4"), (256, "f4"), ((1, 256), "f2")))
     device.run("rms_norm_f16", struct.pack("<I", 1), [x, gain, y], (1, 1, 1))
 
@@ -67,7 +77,11 @@ def test_errors_say_what_is_wrong():
     device = metal()
     with pytest.raises(DeviceError, match="the metal device has no kernel rms_norm_f32"):
         device.run("rms_norm_f32", ARGS, [], (1, 1, 1))
-    with pytest.raises(DeviceError, match=r'unknown debug switch "fast".*metal3, serial, timeout=SECONDS'):
+    with pytest.raises(
+        DeviceError, match=r'unknown debug switch "fast".*metal3, serial, simdgroup, tensor, timeout=SECONDS'
+    ):
         metal("metal3,fast")
     with pytest.raises(DeviceError, match=r'unknown debug switch "timeout=0"'):
         metal("timeout=0")
+    with pytest.raises(DeviceError, match="the debug switch tensor needs Metal 4"):
+        metal("metal3,tensor")

@@ -1,5 +1,5 @@
 """Every kernel test runs on every device of this build, in every precision: on the CPU with each instruction set and
-once in the checked mode, on Metal with halves."""
+once in the checked mode, on Metal with halves, matrix products of a prefill in both of their forms."""
 
 from pathlib import Path
 
@@ -14,10 +14,20 @@ runs: list[Run] = []
 
 MODES = ("baseline", "avx2", "avx512", "checked")
 CPU = [("cpu", mode, activation) for activation in ("f32", "i16") for mode in MODES]
-METAL = [("metal", "", "f16")]
+METAL = [("metal", "simdgroup", "f16")]
+TENSOR = [("metal", "tensor", "f16")]
+OF_BOTH_FORMS = ("test_attn_prefill", "test_dense_tile", "test_moe_tile")
 
 
-@pytest.fixture(scope="session", params=CPU + METAL, ids=lambda param: "-".join(filter(None, param)))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "run" in metafunc.fixturenames:
+        both = metafunc.module.__name__.rpartition(".")[2] in OF_BOTH_FORMS
+        devices = CPU + METAL + (TENSOR if both else [])
+        ids = ["-".join(device) for device in devices]
+        metafunc.parametrize("run", devices, indirect=True, scope="session", ids=ids)
+
+
+@pytest.fixture(scope="session")
 def run(request: pytest.FixtureRequest) -> Run:
     """Runs one dispatch; devices are kept per set of sizes."""
     device, debug, _ = request.param

@@ -1,5 +1,7 @@
 """The step program on the Metal device against the float64 reference: half mode's gates (docs/design/model.md, 6)."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from lily.errors import DeviceError
 from tests.kernels.harness import NANO
 from tests.model.support import FAMILIES, check_gate, decode_rows, load
 from tests.oracles.forward import Checkpoint, forward
+from tests.softmetal import control
 
 ROW = {"nano": 0.002, "tiny": 0.004}  # median over the rows of the RMS ratio, float16
 # Prompts 37 t + start in which no expert is chosen by a hair: another choice would be allowed, and would prove nothing.
@@ -24,8 +27,20 @@ def metal():
         pytest.skip(str(error))
 
 
-def metal_runtime(folder):
-    return load(folder, device="metal", dtype="float16", max_context=256)
+@pytest.fixture(autouse=True)
+def clean_double() -> Iterator[None]:
+    """Nothing is misused on the way."""
+    if not control.is_present():
+        yield
+        return
+    control.take_reports()
+    yield
+    control.configure()
+    assert control.take_reports() == []
+
+
+def metal_runtime(folder, **options):
+    return load(folder, device="metal", dtype="float16", max_context=256, **options)
 
 
 def check_decode(folder, prompt, gate):
@@ -55,6 +70,28 @@ def test_decode_equals_the_reference(checkpoint, family, size):
 
 def test_lily_nano_decodes_as_the_reference(lily_nano):
     check_decode(lily_nano, [37 * t + 1 for t in range(10)], 0.001)  # trained weights: nearer than random ones
+
+
+@pytest.mark.parametrize(("debug", "reverse"), [("", True), ("metal3", False)], ids=["Metal 4 reversed", "Metal 3"])
+def test_lily_nano_draws_the_tokens_of_the_cpu(lily_nano, debug, reverse):
+    """From the prompt to drawn tokens, with every kernel of both programs, on both generations of the API."""
+    if reverse and not control.is_present():
+        pytest.skip("only software Metal can reverse the order")
+    if reverse:
+        control.configure(reverse=True)
+    prompt, greedy = ((37 * np.arange(70) + 11) % 512).astype(np.uint32), _core.Sampling()
+    rows, drawn = [], []
+    for runtime in (load(lily_nano), metal_runtime(lily_nano, debug=debug)):
+        timeline = runtime.timeline()
+        results = [runtime.prefill(timeline, prompt, wants_logits=True, sampling=greedy)]
+        logits = [timeline.logits.copy()]
+        for _ in range(2):
+            results += runtime.decode([timeline], None, sampling=[greedy])
+            logits.append(timeline.logits.copy())
+        rows.append(np.array(logits))
+        drawn.append([result.token_id for result in results])
+    assert np.sqrt(((rows[1] - rows[0]) ** 2).mean(-1) / (rows[0] ** 2).mean(-1)).max() < ROW["tiny"]
+    assert drawn[1] == drawn[0]
 
 
 def test_rows_of_a_step_decode_as_alone(checkpoint):

@@ -8,11 +8,11 @@ from safetensors.numpy import load_file
 
 from lily import Engine, _core
 from lily.errors import DeviceError
-from lily.selftest import MAX_VALUES, REFERENCES, Check, run_case, run_cases, run_model, sampled, worst
+from lily.selftest import MAX_VALUES, REFERENCES, Check, name_of, run_case, run_cases, run_model, sampled, worst
 from lily.selftest.cases import Case, all_cases
 from lily.selftest.numbers import Numbers
 from lily.selftest.precision import ACTIVATIONS, HALVES, halves_of, op_of, tolerance_of
-from lily.selftest.tables import RMS_NORM_EPS
+from lily.selftest.tables import RMS_NORM_EPS, SMALL
 from tools.make_selftest import references
 
 
@@ -47,6 +47,23 @@ def test_every_kernel_passes_on_every_instruction_set(isa: str) -> None:
         pytest.skip(str(error))
     assert [check for check in report.checks if not check.passed] == []
     assert report.passed and report.without_case == []
+
+
+def test_metal_passes_a_case_of_every_operation() -> None:
+    """One format of each: `lily doctor --selftest --device metal` runs all, which takes minutes without a GPU."""
+    try:
+        names = set(_core.Device("metal", sizes=SMALL).kernel_names())
+    except DeviceError as error:
+        pytest.skip(str(error))
+    of_metal = {name_of(case, "f16"): case for case in all_cases() if name_of(case, "f16") in names}
+    assert of_metal.keys() == names, "every kernel has a case"
+    of_operation = {op_of(name): case for name, case in of_metal.items()}
+    assert len(of_operation) > 30
+    checks: list[Check] = []
+    for one in of_operation.values():
+        device = _core.Device("metal", sizes=one.sizes, rms_norm_eps=RMS_NORM_EPS)
+        checks += run_case(device, one, "f16")
+    assert [check for check in checks if not check.passed] == []
 
 
 @pytest.mark.parametrize("activation", ["i16", "f16"])

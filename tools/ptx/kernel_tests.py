@@ -29,6 +29,13 @@ def put_in_place_of_lily(make_device: MakeDevice) -> None:
     ) -> Any:
         if name != "metal":
             raise DeviceError(f'"{name}" is not available: lily is not built', device=name, kernel="", code="missing")
+        if debug == "tensor":
+            raise DeviceError(
+                "a session has one form of products, the one that it was built for",
+                device=name,
+                kernel="",
+                code="missing",
+            )
         return make_device(sizes, rms_norm_eps)
 
     core: Any = ModuleType("lily._core")

@@ -28,6 +28,7 @@ from lily.selftest.tables import SMALL
 from .options import Verbs, add_engine_flags, make_engine
 
 _CONTEXTS: Final = (4_096, 16_384, 65_536, 131_072, 262_144)
+_VARIABLES: Final = ("LILY_LOG", "LILY_CPU_DEBUG", "LILY_METAL_DEBUG")
 _CPU_SETS: Final = ("avx512", "avx2", "baseline")
 _MIN_TIMELINES: Final = 2  # those that an engine has room for at least
 _SHORT: Final = 20  # characters of items that share a line
@@ -92,7 +93,7 @@ def _machine() -> dict[str, object]:
     }
     if sys.platform == "darwin":
         facts |= wired_limit(total_bytes(), int(sysctl("iogpu.wired_limit_mb") or 0))
-    variables = {name: os.environ[name] for name in ("LILY_LOG", "LILY_CPU_DEBUG") if os.environ.get(name)}
+    variables = {name: os.environ[name] for name in _VARIABLES if os.environ.get(name)}
     return {**facts, "variables": variables} if variables else facts
 
 
@@ -128,6 +129,8 @@ def _devices() -> dict[str, object]:
             found["cpu_instruction_sets"] = [isa for isa in _CPU_SETS if _has_instructions(isa)]
             found["cpu_kernels"] = "prebuilt, in the extension"
         elif name == "metal":
+            found["metal_matrix_form"] = device.notes
+            found["metal_may_hold_bytes"] = device.memory_bytes
             found["metal_kernels"] = metal_kernels()
     return found
 

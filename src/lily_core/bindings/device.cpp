@@ -30,6 +30,8 @@ class BoundDevice {
       : device_(make_device(name, constants_from(sizes, static_cast<float>(rms_norm_eps)), {threads, debug})) {}
 
   std::string description() const { return device_->description(); }
+  std::uint64_t memory_bytes() const { return traits_of(device_->name()).memory_bytes; }
+  std::string notes() const { return device_->notes(); }
   std::vector<std::string> kernel_names() const {
     const auto names = device_->kernel_names();
     return {names.begin(), names.end()};
@@ -75,6 +77,8 @@ void bind_device(nb::module_& m) {
            nb::arg("name"), nb::kw_only(), nb::arg("sizes"), nb::arg("rms_norm_eps") = 1e-6, nb::arg("threads") = 0,
            nb::arg("debug") = "")
       .def_prop_ro("description", &BoundDevice::description)
+      .def_prop_ro("notes", &BoundDevice::notes, "What the device chose to do at its start, and why; may be empty.")
+      .def_prop_ro("memory_bytes", &BoundDevice::memory_bytes, "What the device can hold at once; 0: what the machine has.")
       .def("kernel_names", &BoundDevice::kernel_names)
       .def("run", &BoundDevice::run, nb::arg("kernel"), nb::arg("args"), nb::arg("buffers"), nb::arg("extent"),
            nb::arg("ranges") = nb::none(),

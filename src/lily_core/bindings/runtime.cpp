@@ -474,8 +474,10 @@ void bind_runtime(nb::module_& m) {
       .def_prop_ro("dtype", [](const BoundRuntime& r) { return r.get()->dtype(); })
       .def_prop_ro("max_context", [](const BoundRuntime& r) { return r.get()->memory().max_context; })
       .def_prop_ro("max_timelines", [](const BoundRuntime& r) { return r.get()->memory().state.num_timelines; })
-      .def_prop_ro("max_chunk_tokens", [](const BoundRuntime&) { return kMaxChunkTokens; })
+      .def_prop_ro("max_chunk_tokens", [](const BoundRuntime& r) { return r.get()->max_chunk_tokens(); })
       .def_prop_ro("max_step_rows", [](const BoundRuntime&) { return kMaxStepRows; })
+      .def_prop_ro("memory_limit", [](const BoundRuntime& r) { return r.get()->memory().limit_bytes; },
+                   "Bytes: what was given, or what the device can hold where that is less.")
       .def_prop_ro("memory_bytes", &memory_bytes, "Planned bytes: weights, activations, state (slots), kv (pages).")
       .def_prop_ro("state_use", &state_use,
                    "Slots and pages now: free, kept by snapshots, pages reclaimable by dropping snapshots, and bytes.")

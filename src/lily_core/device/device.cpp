@@ -24,6 +24,14 @@ Precision precision_of(std::string_view device_name, std::string_view dtype) {
   throw_unavailable(device_name);
 }
 
+DeviceTraits traits_of(std::string_view device_name) {
+  if (device_name == "cpu") return {};
+#ifdef LILY_METAL
+  if (device_name == "metal") return metal::traits();
+#endif
+  throw_unavailable(device_name);
+}
+
 std::unique_ptr<Device> make_device(std::string_view name, const ModelConstants& model, const DeviceOptions& options) {
   if (name == "cpu") return cpu::make_cpu_device(model, options);
 #ifdef LILY_METAL

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <stdexcept>
@@ -33,6 +34,14 @@ struct Precision {
   std::string suffix = "_f32";         // the activation part of its kernels' names
   std::uint32_t activation_bytes = 4;  // an element of what only matrix products and attention read
   std::uint32_t kv_bytes = 4;          // an element of the KV pool
+};
+
+// What holds for every model on a device and is known before one is made: its memory, and how programs are cut for it.
+struct DeviceTraits {
+  std::uint64_t memory_bytes = 0;                   // that it can hold at once; 0: what the machine has
+  std::uint32_t chunk_tokens = 512;                 // of a prefill chunk, at most
+  std::uint32_t keys_per_split = LILY_PAGE_TOKENS;  // of decode attention, at least
+  double attention_flops = std::numeric_limits<double>::infinity();  // of one dispatch of attn_prefill, at most
 };
 
 // A kernel of a device: its contract is the same on every device (docs/design/kernels.md).
@@ -73,6 +82,7 @@ class Device {
   virtual ~Device() = default;
   virtual std::string_view name() const = 0;
   virtual std::string description() const = 0;  // for people: instruction set and threads, or chip
+  virtual std::string notes() const { return ""; }  // for people: what it chose to do at its start, and why
 
   virtual std::unique_ptr<Buffer> allocate(std::string name, std::uint64_t length, Memory memory) = 0;
   virtual void read(const Range& from, void* to) = 0;
@@ -111,6 +121,9 @@ constexpr const char* kDefaultDevice = "cpu";
 // The precision of `dtype` ("float32", "float16" or "auto": the device's fastest) on a device. DeviceError when this build or
 // machine has no such device, std::invalid_argument when it does not support the dtype.
 Precision precision_of(std::string_view device_name, std::string_view dtype);
+
+// DeviceError when this build or machine has no such device.
+DeviceTraits traits_of(std::string_view device_name);
 
 // A device by name ("cpu") for a model of these sizes. DeviceError when this build or machine has no such device.
 std::unique_ptr<Device> make_device(std::string_view name, const ModelConstants& model, const DeviceOptions& options);

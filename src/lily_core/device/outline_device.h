@@ -1,5 +1,5 @@
-// A device with every kernel and no memory: programs can be recorded for it and looked at, but not run. It has float16 operands,
-// as GPUs do.
+// A device with every kernel and no memory: programs can be recorded for it and looked at, but not run. It has float16
+// operands and shapes as GPUs do.
 #pragma once
 
 #include <map>
@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "device/device.h"
+#include "device/gpu.h"
 
 namespace lily {
 
 class OutlineDevice final : public Device {
  public:
   static Precision precision() { return {"float16", "_f16", 2, 2}; }
+  static DeviceTraits traits() { return gpu_traits(std::uint64_t{64} << 30); }
 
   std::string_view name() const override { return "outline"; }
   std::string description() const override { return "programs only"; }

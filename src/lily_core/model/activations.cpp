@@ -5,8 +5,6 @@
 namespace lily {
 namespace {
 
-constexpr std::uint64_t kRows = std::max(kMaxStepRows, kMaxChunkTokens);
-
 struct Part {
   Tensor Activations::* tensor;
   const char* name;
@@ -19,42 +17,43 @@ struct Part {
 // Everything but the logits, whose size depends on the number of timelines.
 std::vector<Part> parts(const ModelConfig& c) {
   using A = Activations;
+  const std::uint32_t rows = std::max(kMaxStepRows, c.traits.chunk_tokens);
   const std::uint64_t operand = c.precision.activation_bytes;
   const std::uint64_t k = c.num_experts_per_tok, value_heads = c.linear_num_value_heads;
   const std::uint64_t query = std::uint64_t{c.num_attention_heads} * c.head_dim;
   const std::uint64_t key_value = std::uint64_t{c.num_key_value_heads} * c.head_dim;
   return {
-      {&A::x, "x", kRows * c.hidden_size},
-      {&A::normed, "normed", kRows * c.hidden_size, operand},
-      {&A::qkv, "qkv", kRows * c.conv_channels(), operand},
-      {&A::z, "z", kRows * c.value_dim(), operand},
-      {&A::ba, "ba", kRows * 2 * value_heads},
-      {&A::gdn_q, "gdn_q", kRows * c.key_dim()},
-      {&A::gdn_k, "gdn_k", kRows * c.key_dim()},
-      {&A::gdn_v, "gdn_v", kRows * c.value_dim()},
-      {&A::g, "g", kRows * value_heads},
-      {&A::beta, "beta", kRows * value_heads},
-      {&A::u, "u", kRows * c.value_dim()},
-      {&A::w, "w", kRows * value_heads * c.linear_key_head_dim},
-      {&A::qk, "qk", kRows * value_heads * LILY_DELTA_CHUNK},
-      {&A::o, "o", kRows * c.value_dim()},
-      {&A::gated, "gated", kRows * c.value_dim(), operand},
-      {&A::q, "q", kRows * query, operand},
-      {&A::gate, "gate", kRows * query, operand},
-      {&A::k, "k", kRows * key_value, operand},
-      {&A::v, "v", kRows * key_value, operand},
+      {&A::x, "x", std::uint64_t{rows} * c.hidden_size},
+      {&A::normed, "normed", std::uint64_t{rows} * c.hidden_size, operand},
+      {&A::qkv, "qkv", std::uint64_t{rows} * c.conv_channels(), operand},
+      {&A::z, "z", std::uint64_t{rows} * c.value_dim(), operand},
+      {&A::ba, "ba", std::uint64_t{rows} * 2 * value_heads},
+      {&A::gdn_q, "gdn_q", std::uint64_t{rows} * c.key_dim()},
+      {&A::gdn_k, "gdn_k", std::uint64_t{rows} * c.key_dim()},
+      {&A::gdn_v, "gdn_v", std::uint64_t{rows} * c.value_dim()},
+      {&A::g, "g", std::uint64_t{rows} * value_heads},
+      {&A::beta, "beta", std::uint64_t{rows} * value_heads},
+      {&A::u, "u", std::uint64_t{rows} * c.value_dim()},
+      {&A::w, "w", std::uint64_t{rows} * value_heads * c.linear_key_head_dim},
+      {&A::qk, "qk", std::uint64_t{rows} * value_heads * LILY_DELTA_CHUNK},
+      {&A::o, "o", std::uint64_t{rows} * c.value_dim()},
+      {&A::gated, "gated", std::uint64_t{rows} * c.value_dim(), operand},
+      {&A::q, "q", std::uint64_t{rows} * query, operand},
+      {&A::gate, "gate", std::uint64_t{rows} * query, operand},
+      {&A::k, "k", std::uint64_t{rows} * key_value, operand},
+      {&A::v, "v", std::uint64_t{rows} * key_value, operand},
       {&A::partial, "partial", std::uint64_t{kMaxStepRows} * c.num_attention_heads * kMaxSplits * (c.head_dim + 2)},
-      {&A::y, "y", kRows * query, operand},
-      {&A::router_logits, "router_logits", kRows * c.num_experts},
-      {&A::shared_gate, "shared_gate", kRows},
-      {&A::topk_ids, "topk_ids", kRows * k},
-      {&A::topk_weights, "topk_weights", kRows * k},
-      {&A::order, "order", kRows * k},
-      {&A::blocks, "blocks", std::uint64_t{c.max_expert_blocks(kRows)} * sizeof(ExpertBlock) / 4},
-      {&A::h, "h", kRows * k * c.moe_intermediate_size, operand},
-      {&A::d, "d", kRows * k * c.hidden_size},
-      {&A::hs, "hs", kRows * c.shared_expert_intermediate_size, operand},
-      {&A::s, "s", kRows * c.hidden_size},
+      {&A::y, "y", std::uint64_t{rows} * query, operand},
+      {&A::router_logits, "router_logits", std::uint64_t{rows} * c.num_experts},
+      {&A::shared_gate, "shared_gate", rows},
+      {&A::topk_ids, "topk_ids", std::uint64_t{rows} * k},
+      {&A::topk_weights, "topk_weights", std::uint64_t{rows} * k},
+      {&A::order, "order", std::uint64_t{rows} * k},
+      {&A::blocks, "blocks", std::uint64_t{c.max_expert_blocks(rows)} * sizeof(ExpertBlock) / 4},
+      {&A::h, "h", std::uint64_t{rows} * k * c.moe_intermediate_size, operand},
+      {&A::d, "d", std::uint64_t{rows} * k * c.hidden_size},
+      {&A::hs, "hs", std::uint64_t{rows} * c.shared_expert_intermediate_size, operand},
+      {&A::s, "s", std::uint64_t{rows} * c.hidden_size},
       {&A::adjusted, "adjusted", std::uint64_t{kMaxStepRows} * c.vocab_size},
       {&A::sample_blocks, "sample_blocks", std::uint64_t{kMaxStepRows} * c.sample_blocks() * sizeof(SampleBlock) / 4},
   };

@@ -1,5 +1,5 @@
-// What kernels pass to each other within a program, for up to `rows` rows. Both programs use the same buffers: they never run at
-// once.
+// What kernels pass to each other within a program, for up to `rows` rows: those of a prefill chunk (DeviceTraits), or of a step
+// where that has more. Both programs use the same buffers: they never run at once.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,6 @@
 namespace lily {
 
 constexpr std::uint32_t kMaxStepRows = LILY_MAX_STEP_ROWS;
-constexpr std::uint32_t kMaxChunkTokens = 512;
 constexpr std::uint32_t kMaxSplits = 64;   // of the keys in decode attention
 
 using Tensor = std::unique_ptr<Buffer>;

@@ -16,13 +16,14 @@ enum class Family : std::uint8_t {
   kQwen3Next,  // "qwen3_next"
 };
 
-// The sizes that kernels see, and what only the host needs. The runtime sets max_pages and precision.
+// The sizes that kernels see, and what only the host needs. The runtime sets max_pages, precision and traits.
 struct ModelConfig : ModelConstants {
   Family family;
   std::uint32_t num_hidden_layers;
   std::vector<bool> is_full_attention;  // [num_hidden_layers]; else the layer is Gated DeltaNet
   double rope_theta;
   Precision precision;
+  DeviceTraits traits;  // of the device that runs it
   std::uint32_t default_bits;                                  // of a quantised module that module_bits does not name
   std::unordered_map<std::string, std::uint32_t> module_bits;  // full module path -> 4 or 8
 

@@ -7,6 +7,16 @@
 namespace lily {
 namespace {
 
+constexpr std::uint32_t kAttentionTile = 16;  // rows that a GPU takes together
+
+// Rows of a chunk that one dispatch of attn_prefill takes: over a long context one of all rows would hold a GPU for longer than
+// its system allows.
+std::uint32_t attention_rows(const ModelConfig& c) {
+  const double row_flops = 4.0 * c.num_attention_heads * c.head_dim * c.max_pages * LILY_PAGE_TOKENS;  // over a full context
+  const double rows = std::min<double>(c.traits.attention_flops / row_flops, LILY_ATTN_PREFILL_PIECE);
+  return std::max(static_cast<std::uint32_t>(rows) / kAttentionTile * kAttentionTile, kAttentionTile);
+}
+
 void record_gated_delta_net(Recorder& op, const Model& m, const LinearLayerWeights& w, std::uint32_t layer, std::uint32_t rows) {
   auto& [c, weights, state, a, io, rope, slots] = m;
   const RowsArgs args{rows};
@@ -34,14 +44,15 @@ void record_attention(Recorder& op, const Model& m, const AttentionLayerWeights&
   op.tile("attn_in", args, {a.normed, w.attn_in, a.q, a.gate, a.k, a.v}, {2 * query + 2 * key, rows});
   op.tile("attn_prep", layer_args, {io.step.buffer(), a.q, a.k, a.v, w.q_norm, w.k_norm, rope, state.page_table, state.kv},
           {c.num_attention_heads + c.num_key_value_heads, rows});
-  // In pieces, all of one level: over a long context one dispatch of all rows would hold a GPU for longer than it allows.
+  // In pieces, all of one level.
+  const std::uint32_t piece = attention_rows(c);
   const std::uint64_t row_bytes = std::uint64_t{c.precision.activation_bytes} * query;
-  for (std::uint32_t first = 0; first < rows; first += LILY_ATTN_PREFILL_PIECE) {
-    const std::uint32_t count = std::min(rows - first, LILY_ATTN_PREFILL_PIECE);
+  for (std::uint32_t first = 0; first < rows; first += piece) {
+    const std::uint32_t count = std::min(rows - first, piece);
     const auto rows_of = [&](const Tensor& tensor) { return Range{tensor.get(), first * row_bytes, count * row_bytes}; };
     op("attn_prefill", AttnPrefillArgs{count, layer, first},
        {io.step.buffer(), rows_of(a.q), rows_of(a.gate), state.page_table, state.kv, rows_of(a.y)},
-       {c.num_key_value_heads, count});
+       {c.num_key_value_heads, count, c.num_attention_heads / c.num_key_value_heads});
   }
   op.tile("attn_out", args, {a.y, w.attn_out, a.x}, {c.hidden_size, rows});
 }

@@ -7,6 +7,7 @@ namespace lily {
 Recording::Recording(const std::string& folder, const ModelConfig& config, std::uint32_t max_context)
     : config_(config), checkpoint_(folder) {
   config_.precision = OutlineDevice::precision();
+  config_.traits = OutlineDevice::traits();
   config_.max_pages = (max_context + LILY_PAGE_TOKENS - 1) / LILY_PAGE_TOKENS;
   weights_ = load_weights(checkpoint_, config_, device_, {});
   const StateSizes sizes{.num_timelines = kMaxStepRows, .num_pages = config_.max_pages};
@@ -23,8 +24,8 @@ Program Recording::decode(std::uint32_t rows, std::uint32_t context) {
 }
 
 Program Recording::prefill(std::uint32_t rows) {
-  if (rows == 0 || rows > kMaxChunkTokens)
-    throw std::invalid_argument("a chunk has 1 to " + std::to_string(kMaxChunkTokens) + " tokens");
+  if (rows == 0 || rows > config_.traits.chunk_tokens)
+    throw std::invalid_argument("a chunk has 1 to " + std::to_string(config_.traits.chunk_tokens) + " tokens");
   return prefill_program(device_, model(), rows, false);
 }
 

@@ -1,6 +1,7 @@
 #include "model/runtime.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <numbers>
 #include <set>
@@ -46,6 +47,18 @@ Tensor identity_slots(Device& device, const ModelConfig& config) {
   return upload(device, "expert_slot", slots.data(), slots.size() * sizeof(std::uint32_t));
 }
 
+// How the GPU of a Mac, the only device with a limit of its own, gets to hold so much.
+std::string more_device_memory(std::uint64_t bytes) {
+  const std::uint64_t mib = (bytes + (1 << 20) - 1) >> 20;
+  return "let the GPU, which may hold less than memory_limit, have more: sudo sysctl iogpu.wired_limit_mb=" +
+         std::to_string(mib) + " (until the next restart; leave the system some 4096 of the Mac's MiB)";
+}
+
+std::string capitalized(std::string text) {
+  text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+  return text;
+}
+
 }  // namespace
 
 Runtime::Recorded& Runtime::ProgramCache::get(const Key& key, const std::function<Recorded()>& record) {
@@ -64,6 +77,7 @@ Runtime::Runtime(const std::string& folder, const ModelConfig& config, const Run
     : config_(config), checkpoint_(folder) {
   const std::string device_name = options.device == "auto" ? kDefaultDevice : options.device;
   config_.precision = precision_of(device_name, options.dtype);
+  config_.traits = traits_of(device_name);
   // Before loading, by the bytes of the files; then, since some tensors are widened, by what the weights really take.
   plan_ = plan_memory(options, checkpoint_.held_bytes());
   config_.max_pages = pages_for(plan_.max_context);
@@ -82,6 +96,9 @@ Runtime::Runtime(const std::string& folder, const ModelConfig& config, const Run
 MemoryPlan Runtime::plan_memory(const RuntimeOptions& options, std::uint64_t weights_bytes) const {
   MemoryPlan plan;
   StateSizes& state = plan.state;
+  const std::uint64_t device_bytes = config_.traits.memory_bytes;
+  const std::uint64_t limit = device_bytes ? std::min(options.memory_limit, device_bytes) : options.memory_limit;
+  plan.limit_bytes = limit;
   plan.weights_bytes = weights_bytes;
   plan.activations_bytes = activation_bytes(config_);
   const std::uint64_t model_context = options.model_context ? options.model_context : kDefaultContext;
@@ -90,18 +107,21 @@ MemoryPlan Runtime::plan_memory(const RuntimeOptions& options, std::uint64_t wei
   const std::uint64_t wanted_pages = pages_for(options.max_context.value_or(1));
   const std::uint64_t fixed = plan.weights_bytes + plan.activations_bytes + slot + options.prefix_cache_bytes.value_or(0);
   const std::uint64_t required = fixed + kMinTimelines * timeline + wanted_pages * page;
-  if (required > options.memory_limit) {
+  if (required > limit) {
     const std::uint64_t least = fixed + kMinTimelines * timeline;
-    const std::uint64_t fitting = options.memory_limit > least ? (options.memory_limit - least) / page * LILY_PAGE_TOKENS : 0;
+    const std::uint64_t fitting = limit > least ? (limit - least) / page * LILY_PAGE_TOKENS : 0;
     const std::string smaller_cache = options.prefix_cache_bytes.value_or(0) ? ", or lower prefix_cache_bytes" : "";
-    throw MemoryLimitError("loading the model", required, options.memory_limit, options.memory_limit,
-                           (fitting ? "Use max_context=" + std::to_string(fitting) + " or less, or raise memory_limit"
-                                    : "Raise memory_limit to at least " + std::to_string(least + page) + " bytes") +
+    const std::string more =
+        limit < options.memory_limit ? more_device_memory(fitting ? required : least + page)
+        : fitting                    ? "raise memory_limit"
+                                     : "raise memory_limit to at least " + std::to_string(least + page) + " bytes";
+    throw MemoryLimitError("loading the model", required, limit, limit,
+                           (fitting ? "Use max_context=" + std::to_string(fitting) + " or less, or " + more : capitalized(more)) +
                                smaller_cache + ".");
   }
   // State of more timelines takes up to a quarter of what is left, snapshots another; pages the rest, as far as they could be
   // used.
-  const std::uint64_t rest = options.memory_limit - required;
+  const std::uint64_t rest = limit - required;
   state.num_timelines = static_cast<std::uint32_t>(std::min<std::uint64_t>(kMaxTimelines, kMinTimelines + rest / 4 / timeline));
   if (options.prefix_cache_bytes.value_or(0) && *options.prefix_cache_bytes < slot + page)
     throw MemoryLimitError("one snapshot", slot + page, *options.prefix_cache_bytes, *options.prefix_cache_bytes,
@@ -152,8 +172,8 @@ ProgramStats Runtime::decode_stats(std::uint32_t context) {
 }
 
 ProgramStats Runtime::prefill_stats(std::uint32_t rows) {
-  if (rows == 0 || rows > kMaxChunkTokens)
-    throw std::invalid_argument("a prefill chunk has 1 to " + std::to_string(kMaxChunkTokens) + " tokens, not " +
+  if (rows == 0 || rows > max_chunk_tokens())
+    throw std::invalid_argument("a prefill chunk has 1 to " + std::to_string(max_chunk_tokens()) + " tokens, not " +
                                 std::to_string(rows));
   const auto turn = take_turn();
   return prefill_recorded(rows, true).stats;
@@ -341,8 +361,8 @@ std::optional<SampleResult> Runtime::prefill(Timeline& timeline, std::span<const
   const auto turn = take_turn();
   check_open(timeline);
   const auto count = static_cast<std::uint32_t>(token_ids.size());
-  if (token_ids.empty() || token_ids.size() > kMaxChunkTokens)
-    throw std::invalid_argument("a prefill chunk has 1 to " + std::to_string(kMaxChunkTokens) + " tokens, not " +
+  if (token_ids.empty() || token_ids.size() > max_chunk_tokens())
+    throw std::invalid_argument("a prefill chunk has 1 to " + std::to_string(max_chunk_tokens()) + " tokens, not " +
                                 std::to_string(token_ids.size()));
   if (sampling && !wants_logits) throw std::invalid_argument("sampling needs the logits: wants_logits is false");
   check_room(timeline, count);

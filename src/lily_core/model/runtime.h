@@ -31,7 +31,7 @@ struct RuntimeOptions {
   std::string dtype = "auto";   // or the operand type of matrix products
   std::optional<std::uint32_t> max_context;  // tokens; none: what fits, at most the model's limit
   std::uint32_t model_context = 0;           // the model's own limit; 0: unknown
-  std::uint64_t memory_limit = 0;            // bytes, for weights, state and everything else
+  std::uint64_t memory_limit = 0;            // bytes, for weights, state and everything else; at most what the device can hold
   std::optional<std::uint64_t> prefix_cache_bytes;  // of them, for snapshots; none: a part of what is left, 0: no snapshots
   DeviceOptions device_options;
 };
@@ -44,6 +44,7 @@ struct CancelledError : std::runtime_error {
 using CancelFlag = std::atomic<bool>;
 
 struct MemoryPlan {
+  std::uint64_t limit_bytes = 0;
   std::uint64_t weights_bytes = 0;
   std::uint64_t activations_bytes = 0;  // and tables of the step
   std::uint64_t slots_bytes = 0;
@@ -67,6 +68,7 @@ class Runtime {
   std::string device_name() const { return std::string(device_->name()); }
   std::string device_description() const { return device_->description(); }
   const std::string& dtype() const { return config_.precision.dtype; }  // of the operands of matrix products
+  std::uint32_t max_chunk_tokens() const { return config_.traits.chunk_tokens; }
   const MemoryPlan& memory() const { return plan_; }
   const Weights& weights() const { return weights_; }
   const Checkpoint& checkpoint() const { return checkpoint_; }
@@ -100,7 +102,7 @@ class Runtime {
   // Gives the memory that no timeline and no snapshot holds back to the system, where the device can.
   void discard_free();
 
-  // Extends the timeline by one chunk of 1 to kMaxChunkTokens tokens. With `wants_logits` the logits after the last one are
+  // Extends the timeline by one chunk of 1 to max_chunk_tokens() tokens. With `wants_logits` the logits after the last one are
   // computed, and with `sampling` the next token is drawn. Throws std::invalid_argument for wrong lengths or token ids,
   // MemoryLimitError, DeviceError, CancelledError, or CheckpointError when mapped weights changed; then the timeline holds the
   // tokens that it held before, but logits and a drawn token only where nothing ran.

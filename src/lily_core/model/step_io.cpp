@@ -13,7 +13,7 @@ StepIo::StepIo(Device& device, const ModelConfig& config, std::uint32_t num_time
     : step(device, "step", kMaxStepRows),
       flags(device, "flags", 1),
       tokens(device, "tokens", num_timelines),
-      chunk(device, "chunk", kMaxChunkTokens),
+      chunk(device, "chunk", config.traits.chunk_tokens),
       samples(device, "samples", num_timelines),
       bias(device, "bias", std::uint64_t{num_timelines} * kMaxBiasEntries),
       mask(device, "mask", num_timelines * mask_words(config)),

@@ -33,7 +33,7 @@ struct StepIo {
   Table<StepRow> step;            // [kMaxStepRows]
   Table<StepFlags> flags;         // [1]
   Table<std::uint32_t> tokens;    // [timelines] input of the next step, written by the host or by sample_pick
-  Table<std::uint32_t> chunk;     // [kMaxChunkTokens] token ids of a prefill chunk
+  Table<std::uint32_t> chunk;     // [traits.chunk_tokens] token ids of a prefill chunk
   Table<SampleRow> samples;       // [timelines]
   Table<BiasEntry> bias;          // [timelines, kMaxBiasEntries]
   Table<std::uint32_t> mask;      // [timelines, ceil(V / 32)] bit v % 32 of word v / 32: token v may be drawn

@@ -1,7 +1,9 @@
 // Checks of the Metal device as a whole, over software Metal: order, replay, splitting, failures, memory.
 // usage: conformance CHECK [DEBUG]. Prints what went wrong, software Metal's reports and objects left alive; silence is success.
 // The kernels are this file's own, under names of real ones: their contracts are what the device looks up.
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -11,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "device/metal/cost.h"
 #include "device/metal/embedded_shaders.h"
 #include "device/metal/grid.h"
 #include "device/metal/metal_device.h"
@@ -20,6 +23,23 @@
 
 namespace lily::metal {
 namespace {
+
+// product(), a function of its own in each form of matrix products; as good and as fast in both unless a check says otherwise.
+std::string products;
+
+std::string product_header(const char* tensor, const char* simdgroup) {
+  const std::string begin = "#pragma once\n#include <metal_stdlib>\n#if LILY_GEMM_FORM == 1\n", end = "\n#endif\n";
+  return begin + tensor + "\n#else\n" + simdgroup + end;
+}
+
+constexpr const char* kFast = "inline float product(uint i) { return float(i % 7u) + 1.0f; }";
+constexpr const char* kWrong = "inline float product(uint i) { return float(i % 7u) + (i == 100u ? 2.0f : 1.0f); }";
+constexpr const char* kSlow = R"(
+inline float product(uint i) {
+  uint hash = i;
+  for (uint k = 0; k < 100u; ++k) hash = (hash ^ k) * 1664525u + 1013904223u;
+  return float(i % 7u) + (hash == 0u ? 2.0f : 1.0f);
+})";
 
 constexpr EmbeddedShader kShaders[] = {
     {"add.h", "#pragma once\ninline float add(float a, float b) { return a + b; }\n"},
@@ -61,20 +81,52 @@ kernel void moe_plan(device const float* x [[buffer(0)]], device float* y [[buff
   y[i] = value;
 }
 )"},
+    // The kernels that choose_form() runs.
+    {"shared_down.metal", R"(
+#include "product.h"
+kernel void shared_down_tile(device float* s [[buffer(4)]], uint2 group [[threadgroup_position_in_grid]],
+                             uint lane [[thread_index_in_simdgroup]]) {
+  for (uint i = lane; i < 64u * 256u; i += 32u) s[group.y * 64u * 256u + i] = product(i);
+}
+)"},
+    {"experts_down.metal", R"(
+#include "product.h"
+kernel void experts_down_tile(device float* d [[buffer(7)]], uint lane [[thread_index_in_simdgroup]]) {
+  for (uint i = lane; i < 32u * 256u; i += 32u) d[i] = product(i);
+}
+)"},
+    {"attn_prefill.metal", R"(
+#include "product.h"
+kernel void attn_prefill(device half* y [[buffer(5)]], constant uint& rows [[buffer(6)]],
+                         uint lane [[thread_index_in_simdgroup]]) {
+  for (uint i = lane; i < rows * 4u * 256u; i += 32u) y[i] = half(product(i));
+}
+)"},
+    {"product.h", ""},
     {"topk.metal", "#include <metal_stdlib>\nkernel void topk(device const float* x [[buffer(0)]]) { nonsense; }\n"},
 };
 
 constexpr Grid kGrids[] = {
+    {"attn_prefill", false, {0, 0, 0}, 32},
+    {"experts_down", true, {0, 0, 0}, 32, 1},
     {"gated_norm", false, {32, 1, 1}, 32},
     {"moe_combine", false, {32, 1, 1}, 32},
     {"moe_plan", false, {32, 1, 1}, 32},
     {"rms_norm", false, {32, 1, 1}, 32},
+    {"shared_down", true, {0, 64, 0}, 32, 1},
     {"topk", false, {32, 1, 1}, 32},
 };
 
 }  // namespace
 
-std::span<const EmbeddedShader> embedded_shaders() { return kShaders; }
+std::span<const EmbeddedShader> embedded_shaders() {
+  static const std::vector<EmbeddedShader> shaders = [] {
+    std::vector<EmbeddedShader> all(std::begin(kShaders), std::end(kShaders));
+    std::ranges::find(all, "product.h", &EmbeddedShader::name)->text = products;
+    return all;
+  }();
+  return shaders;
+}
 std::span<const Grid> grids() { return kGrids; }
 const Grid* find_grid(std::string_view op, bool is_tile) {
   for (const Grid& grid : kGrids)
@@ -211,6 +263,40 @@ void check_split() {
   expect(buffers > wanted && buffers > 3, std::to_string(seconds) + " seconds were cut into " + std::to_string(buffers) + " / 2");
 }
 
+// Attention of a chunk of 512 rows of the 35B behind 130,560 tokens, in the pieces of model/prefill.cpp: every dispatch stays
+// within the budget of 0.1 seconds, and no two of them share a command buffer. At the start of a prompt all of them do.
+void check_time() {
+  const ModelConstants model = {.num_attention_heads = 16, .num_key_value_heads = 2, .head_dim = 256, .max_pages = 512};
+  constexpr std::uint32_t kPiece = 32, kPieces = 16, kPosition = 131'072 - kPiece * kPieces;
+  for (const std::uint32_t position : {0u, kPosition}) {
+    const auto device = metal::make_metal_device(model, {0, debug});
+    Vectors vectors(*device);
+    const auto unread = vectors.make("unread", 0);
+    const auto step = device->allocate("step", sizeof(StepRow), Memory::kShared);
+    const auto y = device->allocate("y", kPieces * kPiece * 4 * 256 * 2, Memory::kPrivate);  // what this file's kernel writes
+    const StepRow row{.position = position};
+    device->write(Vectors::whole(step), &row);
+    Program program;
+    for (std::uint32_t i = 0; i < kPieces; ++i) {
+      const Range none = Vectors::whole(unread), rows{y.get(), i * y->length() / kPieces, y->length() / kPieces};
+      program.dispatch(device->kernel("attn_prefill_f16"), AttnPrefillArgs{kPiece, 0, i * kPiece},
+                       {Vectors::whole(step), none, none, none, none, rows}, {2, kPiece, 8});
+    }
+    for (const Dispatch& dispatch : program.segments().front().dispatches) {
+      const double seconds = metal::estimate(dispatch, model).now();
+      expect(seconds < 0.1, "a dispatch of " + std::to_string(seconds) + " seconds");
+      // 4 · 16 · 256 operations a row and key, 1 TFLOP/s
+      expect(position == 0 || std::abs(seconds / (16'384e-12 * kPiece * 131'072) - 1) < 0.01,
+             std::to_string(seconds) + " is no estimate of 131,072 keys");
+    }
+    const auto executable = device->compile(program);
+    const Device::Ticket buffers = device->commit(*executable, 0);
+    device->wait(buffers);
+    const Device::Ticket wanted = position ? kPieces : 1;
+    expect(buffers == wanted, std::to_string(buffers) + " command buffers behind " + std::to_string(position) + " tokens");
+  }
+}
+
 // A failed command buffer is an error with Metal's code, and the device goes on.
 void check_failure() {
   const auto device = make_device();
@@ -313,13 +399,51 @@ void check_compile_error() {
   expect(message.find("topk.metal:2") != std::string::npos, message);
 }
 
+// What the device says of its form of matrix products, with such forms.
+void expect_form(const char* tensor, const char* simdgroup, const std::string& form, const std::string& why) {
+  metal::products = metal::product_header(tensor, simdgroup);
+  const auto device = make_device();
+  const std::string said = device->description() + ": " + device->notes();
+  const bool is_metal4 = debug.empty();
+  const std::string expected = is_metal4 ? form : std::string("Metal 3, simdgroup matrices");
+  expect(said.find(expected + ": " + (is_metal4 ? why : "tensor operations need Metal 4")) != std::string::npos,
+         said + ", not " + expected + ": " + why);
+}
+
+// Tensor operations where they are right and faster, else simdgroup matrices, and why.
+void check_tensor_form() {
+  expect_form(metal::kFast, metal::kSlow, "Metal 4, tensor operations", "tensor operations are right and ");
+}
+void check_slow_tensor_form() {
+  expect_form(metal::kSlow, metal::kFast, "Metal 4, simdgroup matrices", "tensor operations are right, but only 0.");
+}
+void check_wrong_tensor_form() {
+  expect_form(metal::kWrong, metal::kSlow, "Metal 4, simdgroup matrices",
+              "tensor operations give wrong values: shared_down is off by ");
+}
+void check_refused_tensor_form() {
+  expect_form("nonsense;", metal::kFast, "Metal 4, simdgroup matrices",
+              "tensor operations fail: Metal refuses the source of shared_down");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const std::map<std::string, std::function<void()>> checks = {
-      {"order", check_order},       {"submissions", check_submissions},     {"replay", check_replay},
-      {"split", check_split},       {"failure", check_failure},             {"fatal_failure", check_fatal_failure},
-      {"hang", check_hang},         {"overrun", check_overrun},             {"compile_error", check_compile_error},
+      {"order", check_order},
+      {"submissions", check_submissions},
+      {"replay", check_replay},
+      {"split", check_split},
+      {"time", check_time},
+      {"failure", check_failure},
+      {"fatal_failure", check_fatal_failure},
+      {"hang", check_hang},
+      {"overrun", check_overrun},
+      {"compile_error", check_compile_error},
+      {"tensor_form", check_tensor_form},
+      {"slow_tensor_form", check_slow_tensor_form},
+      {"wrong_tensor_form", check_wrong_tensor_form},
+      {"refused_tensor_form", check_refused_tensor_form},
   };
   softmetal::Settings settings;
   for (int i = 2; i < argc; ++i) {
@@ -328,6 +452,7 @@ int main(int argc, char** argv) {
     if (word == "metal3") debug = "metal3";
   }
   softmetal::configure(settings);
+  metal::products = metal::product_header(metal::kFast, metal::kFast);
   void* const pool = objc_autoreleasePoolPush();
   try {
     checks.at(argc > 1 ? argv[1] : "")();

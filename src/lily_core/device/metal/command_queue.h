@@ -4,7 +4,10 @@
 #import <Metal/Metal.h>
 
 #include <memory>
+#include <optional>
+#include <utility>
 
+#include "device/metal/failure.h"
 #include "device/metal/metal_executable.h"
 #include "device/metal/progress.h"
 #include "device/metal/residency.h"
@@ -30,6 +33,35 @@ class CommandQueue {
   virtual void barrier() = 0;
   // Progress::finished is called when the command buffer is.
   virtual void submit(Ticket ticket) = 0;
+};
+
+// What both generations do alike.
+class TrackingQueue : public CommandQueue {
+ protected:
+  explicit TrackingQueue(std::shared_ptr<Progress> progress) : progress_(std::move(progress)) {}
+
+  // Behind the bindings of a dispatch, which each generation has its own way for.
+  template <typename Encoder>
+  static void encode(Encoder encoder, const PreparedDispatch& dispatch) {
+    [encoder setComputePipelineState:dispatch.pipeline];
+    [encoder dispatchThreadgroups:dispatch.threadgroups threadsPerThreadgroup:dispatch.threads];
+  }
+
+  // For Metal's handlers, which run on threads of their own and may outlive the queue.
+  class Report {
+   public:
+    Report(std::shared_ptr<Progress> progress, Ticket ticket) : progress_(std::move(progress)), ticket_(ticket) {}
+    void finished(double seconds) const { progress_->finished(ticket_, seconds, std::nullopt); }
+    void failed(NSError* error) const { progress_->finished(ticket_, 0, failure_of(error)); }
+
+   private:
+    std::shared_ptr<Progress> progress_;
+    Ticket ticket_;
+  };
+  Report report_of(Ticket ticket) const { return {progress_, ticket}; }
+
+ private:
+  std::shared_ptr<Progress> progress_;
 };
 
 std::unique_ptr<CommandQueue> make_metal3_queue(id<MTLDevice> device, id<MTLResidencySet> residency,

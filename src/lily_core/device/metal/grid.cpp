@@ -41,7 +41,7 @@ constexpr Grid kGrids[] = {
     {"gdn_chunk", false, {1, 1, 1}, LILY_GDN_CHUNK_THREADS},
     {"gdn_scan", false, {LILY_GDN_SCAN_COLUMNS, 1, 1}, LILY_GDN_SCAN_THREADS},
     {"gated_norm", false, {1, 1, 1}, LILY_GATED_NORM_THREADS},
-    {"attn_prefill", false, {1, LILY_ATTN_PREFILL_ROWS, 1}, LILY_ATTN_PREFILL_THREADS},
+    {"attn_prefill", false, {1, LILY_ATTN_PREFILL_ROWS, LILY_ATTN_PREFILL_HEADS}, LILY_ATTN_PREFILL_THREADS},
     {"shared_down", true, {LILY_GEMM_COLUMNS, LILY_GEMM_ROWS, 1}, LILY_GEMM_THREADS, 1},
     {"topk", false, {LILY_TOPK_ROWS, 1, 1}, LILY_TOPK_THREADS},
     {"moe_plan", false, {1, 1, 1}, LILY_MOE_PLAN_THREADS},

@@ -3,16 +3,15 @@
 
 #include "device/device.h"
 #include "device/metal/command_queue.h"
-#include "device/metal/failure.h"
 #include "device/metal/objc.h"
 
 namespace lily::metal {
 namespace {
 
-class Metal3Queue final : public CommandQueue {
+class Metal3Queue final : public TrackingQueue {
  public:
   Metal3Queue(id<MTLDevice> device, id<MTLResidencySet> residency, std::shared_ptr<Progress> progress)
-      : progress_(std::move(progress)), queue_([device newCommandQueue]), event_([device newSharedEvent]) {
+      : TrackingQueue(std::move(progress)), queue_([device newCommandQueue]), event_([device newSharedEvent]) {
     if (!queue_ || !event_) throw DeviceError("metal", "", "queue", "Metal makes no command queue", true);
     queue_.label = @"lily";
     [queue_ addResidencySet:residency];
@@ -30,11 +29,10 @@ class Metal3Queue final : public CommandQueue {
 
   void dispatch(const PreparedSegment& segment, std::size_t index) override {
     const PreparedDispatch& dispatch = segment.dispatches[index];
-    [encoder_ setComputePipelineState:dispatch.pipeline];
     [encoder_ setBuffers:segment.buffers.data() + dispatch.first_binding
                  offsets:segment.offsets.data() + dispatch.first_binding
                withRange:NSMakeRange(0, dispatch.num_bindings)];
-    [encoder_ dispatchThreadgroups:dispatch.threadgroups threadsPerThreadgroup:dispatch.threads];
+    encode(encoder_, dispatch);
   }
 
   void barrier() override { [encoder_ memoryBarrierWithScope:MTLBarrierScopeBuffers]; }
@@ -42,17 +40,14 @@ class Metal3Queue final : public CommandQueue {
   void submit(Ticket ticket) override {
     [encoder_ endEncoding];
     [command_buffer_ encodeSignalEvent:event_ value:ticket];
-    const std::shared_ptr<Progress> progress = progress_;
+    const Report report = report_of(ticket);
     id<MTLSharedEvent> event = event_;
     [command_buffer_ addCompletedHandler:^(id<MTLCommandBuffer> done) {
       const AutoreleasePool pool;
-      std::optional<Failure> failure;
-      if (done.status != MTLCommandBufferStatusCompleted) {
-        failure = failure_of(done.error);
-        // A command buffer that failed signals nothing, and the next one waits for it.
-        if (event.signaledValue < ticket) event.signaledValue = ticket;
-      }
-      progress->finished(ticket, done.GPUEndTime - done.GPUStartTime, std::move(failure));
+      if (done.status == MTLCommandBufferStatusCompleted) return report.finished(done.GPUEndTime - done.GPUStartTime);
+      // A command buffer that failed signals nothing, and the next one waits for it.
+      if (event.signaledValue < ticket) event.signaledValue = ticket;
+      report.failed(done.error);
     }];
     [command_buffer_ commit];
     encoder_ = nil;
@@ -60,7 +55,6 @@ class Metal3Queue final : public CommandQueue {
   }
 
  private:
-  std::shared_ptr<Progress> progress_;
   id<MTLCommandQueue> queue_;
   id<MTLSharedEvent> event_;  // has the value of the last finished ticket
   id<MTLCommandBuffer> command_buffer_;

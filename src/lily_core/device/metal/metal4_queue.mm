@@ -4,16 +4,15 @@
 
 #include "device/device.h"
 #include "device/metal/command_queue.h"
-#include "device/metal/failure.h"
 #include "device/metal/objc.h"
 
 namespace lily::metal {
 namespace {
 
-class API_AVAILABLE(macos(26.0)) Metal4Queue final : public CommandQueue {
+class API_AVAILABLE(macos(26.0)) Metal4Queue final : public TrackingQueue {
  public:
   Metal4Queue(id<MTLDevice> device, id<MTLResidencySet> residency, std::shared_ptr<Progress> progress)
-      : progress_(std::move(progress)), device_(device), queue_([device newMTL4CommandQueue]) {
+      : TrackingQueue(std::move(progress)), device_(device), queue_([device newMTL4CommandQueue]) {
     if (!queue_) throw DeviceError("metal", "", "queue", "Metal makes no command queue", true);
     [queue_ addResidencySet:residency];
     for (std::size_t i = 0; i < kMaxUnfinished; ++i) {
@@ -57,10 +56,8 @@ class API_AVAILABLE(macos(26.0)) Metal4Queue final : public CommandQueue {
   }
 
   void dispatch(const PreparedSegment& segment, std::size_t index) override {
-    const PreparedDispatch& dispatch = segment.dispatches[index];
-    [encoder_ setComputePipelineState:dispatch.pipeline];
     [encoder_ setArgumentTable:segment.argument_tables[index]];
-    [encoder_ dispatchThreadgroups:dispatch.threadgroups threadsPerThreadgroup:dispatch.threads];
+    encode(encoder_, segment.dispatches[index]);
   }
 
   void barrier() override {
@@ -72,20 +69,18 @@ class API_AVAILABLE(macos(26.0)) Metal4Queue final : public CommandQueue {
   void submit(Ticket ticket) override {
     [encoder_ endEncoding];
     [command_buffer_ endCommandBuffer];
-    const std::shared_ptr<Progress> progress = progress_;
+    const Report report = report_of(ticket);
     MTL4CommitOptions* options = [MTL4CommitOptions new];
     [options addFeedbackHandler:^(id<MTL4CommitFeedback> feedback) {
       const AutoreleasePool pool;
-      std::optional<Failure> failure;
-      if (feedback.error) failure = failure_of(feedback.error);
-      progress->finished(ticket, feedback.GPUEndTime - feedback.GPUStartTime, std::move(failure));
+      if (feedback.error) return report.failed(feedback.error);
+      report.finished(feedback.GPUEndTime - feedback.GPUStartTime);
     }];
     [queue_ commit:&command_buffer_ count:1 options:options];
     encoder_ = nil;
   }
 
  private:
-  std::shared_ptr<Progress> progress_;
   id<MTLDevice> device_;
   id<MTL4CommandQueue> queue_;
   std::vector<id<MTL4CommandAllocator>> allocators_;

@@ -11,6 +11,9 @@ namespace lily::metal {
 // As lily::precision_of: float16.
 Precision precision_of(std::string_view dtype);
 
+// As lily::traits_of.
+DeviceTraits traits();
+
 std::unique_ptr<Device> make_metal_device(const ModelConstants& model, const DeviceOptions& options);
 
 }  // namespace lily::metal

@@ -4,15 +4,18 @@
 #include <sys/utsname.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
 #include <unordered_map>
+#include <utility>
 
+#include "device/gpu.h"
 #include "device/metal/command_queue.h"
+#include "device/metal/debug_switches.h"
 #include "device/metal/metal_buffer.h"
+#include "device/metal/matrix_form.h"
 #include "device/metal/metal_executable.h"
 #include "device/metal/metal_kernel.h"
 #include "device/metal/objc.h"
@@ -25,42 +28,6 @@ namespace {
 
 // macOS kills work that holds the GPU for too long; the limit is not documented.
 constexpr double kBudgetSeconds = 0.1;
-constexpr double kPatienceSeconds = 60;
-
-// What LILY_METAL_DEBUG may hold, separated by commas.
-struct DebugSwitches {
-  bool metal3 = false;  // the older API also where Metal 4 exists
-  bool serial = false;  // a barrier behind every dispatch
-  double patience_seconds = kPatienceSeconds;  // timeout=N: how long a wait lasts while nothing finishes
-
-  explicit DebugSwitches(std::string_view text) {
-    while (!text.empty()) {
-      const std::string_view word = text.substr(0, text.find(','));
-      text.remove_prefix(std::min(text.size(), word.size() + 1));
-      unsigned seconds = 0;
-      if (word == "metal3") {
-        metal3 = true;
-      } else if (word == "serial") {
-        serial = true;
-      } else if (parse_timeout(word, seconds)) {
-        patience_seconds = seconds;
-      } else {
-        throw DeviceError("metal", "", "debug",
-                          "unknown debug switch \"" + std::string(word) +
-                              "\" of the metal device; known here: metal3, serial, timeout=SECONDS");
-      }
-    }
-  }
-
- private:
-  static bool parse_timeout(std::string_view word, unsigned& seconds) {
-    constexpr std::string_view kPrefix = "timeout=";
-    if (!word.starts_with(kPrefix)) return false;
-    const char* end = word.data() + word.size();
-    const auto [rest, error] = std::from_chars(word.data() + kPrefix.size(), end, seconds);
-    return error == std::errc() && rest == end && seconds > 0;
-  }
-};
 
 // Machine code depends on the shaders, the sizes compiled into them, the GPU and the system.
 std::string archive_path(const ModelConstants& model, id<MTLDevice> device) {
@@ -94,6 +61,11 @@ id<MTLDevice> system_device() {
   return device;
 }
 
+bool uses_metal4(const DebugSwitches& debug, id<MTLDevice> device) {
+  if (@available(macOS 26.0, *)) return !debug.metal3 && [device supportsFamily:MTLGPUFamilyMetal4];
+  return false;
+}
+
 // Every kernel with every format of its weights.
 std::vector<std::string> all_kernel_names() {
   std::vector<std::string> names;
@@ -115,16 +87,16 @@ std::string words(std::uint64_t bytes) { return std::to_string(bytes) + " bytes"
 
 class MetalDevice final : public Device {
  public:
-  MetalDevice(const ModelConstants& model, const DeviceOptions& options)
+  MetalDevice(const ModelConstants& model, const DebugSwitches& debug, FormChoice form)
       : model_(model),
-        debug_(options.debug),
+        debug_(debug),
+        form_(std::move(form)),
         device_(system_device()),
         residency_(std::make_shared<Residency>(device_)),
         windows_(device_, residency_, progress_),
         pipelines_(device_, archive_path(model, device_)) {
     if (@available(macOS 26.0, *)) {
-      if (!debug_.metal3 && [device_ supportsFamily:MTLGPUFamilyMetal4])
-        queue_ = make_metal4_queue(device_, residency_->set(), progress_);
+      if (uses_metal4(debug_, device_)) queue_ = make_metal4_queue(device_, residency_->set(), progress_);
     }
     is_metal4_ = queue_ != nullptr;
     if (!queue_) queue_ = make_metal3_queue(device_, residency_->set(), progress_);
@@ -138,8 +110,9 @@ class MetalDevice final : public Device {
   std::string_view name() const override { return "metal"; }
   std::string description() const override {
     const AutoreleasePool pool;
-    return text_of(device_.name) + (is_metal4_ ? ", Metal 4" : ", Metal 3");
+    return text_of(device_.name) + (is_metal4_ ? ", Metal 4, " : ", Metal 3, ") + name_of(form_.form);
   }
+  std::string notes() const override { return form_.reason; }
 
   // Both kinds are shared storage: memory is unified, so private storage would only add copies.
   std::unique_ptr<Buffer> allocate(std::string name, std::uint64_t length, Memory memory) override {
@@ -173,7 +146,7 @@ class MetalDevice final : public Device {
     const KernelName parts(key);
     const Contract* contract = find_contract(key);
     if (!contract) throw std::logic_error("kernel " + key + " has no contract");
-    auto pipeline = pipelines_.build({key, shader_source(parts, model_), function_name(parts)});
+    auto pipeline = pipelines_.build({key, shader_source(parts, model_, form_.form), function_name(parts)});
     auto kernel = std::make_unique<MetalKernel>(key, *contract, *find_grid(parts.op, parts.is_tile), std::move(pipeline));
     return *kernels_.emplace(key, std::move(kernel)).first->second;
   }
@@ -278,6 +251,7 @@ class MetalDevice final : public Device {
 
   const ModelConstants model_;
   const DebugSwitches debug_;
+  const FormChoice form_;
   id<MTLDevice> device_;
   std::shared_ptr<Progress> progress_ = std::make_shared<Progress>();
   std::shared_ptr<Residency> residency_;
@@ -291,6 +265,21 @@ class MetalDevice final : public Device {
   Ticket last_ticket_ = 0;
 };
 
+FormChoice form_choice(const DebugSwitches& debug) {
+  const bool has_tensors = uses_metal4(debug, system_device());
+  if (debug.form == MatrixForm::kTensor) {
+    if (!has_tensors) throw DeviceError("metal", "", "debug", "the debug switch tensor needs Metal 4");
+    return {MatrixForm::kTensor, "LILY_METAL_DEBUG asks for tensor operations"};
+  }
+  if (debug.form == MatrixForm::kSimdgroup) return {MatrixForm::kSimdgroup, "LILY_METAL_DEBUG asks for simdgroup matrices"};
+  if (!has_tensors) return {MatrixForm::kSimdgroup, "tensor operations need Metal 4"};
+  // Of the machine, not of a model: once in a process.
+  static const FormChoice choice = choose_form([](const ModelConstants& model, MatrixForm form) {
+    return std::make_unique<MetalDevice>(model, DebugSwitches(""), FormChoice{form, ""});
+  });
+  return choice;
+}
+
 }  // namespace
 
 Precision precision_of(std::string_view dtype) {
@@ -300,9 +289,15 @@ Precision precision_of(std::string_view dtype) {
                               "\" is not supported by the metal device; use \"float16\" or \"auto\"");
 }
 
+DeviceTraits traits() {
+  const AutoreleasePool pool;
+  return gpu_traits(system_device().recommendedMaxWorkingSetSize);
+}
+
 std::unique_ptr<Device> make_metal_device(const ModelConstants& model, const DeviceOptions& options) {
   const AutoreleasePool pool;
-  return std::make_unique<MetalDevice>(model, options);
+  const DebugSwitches debug(options.debug);
+  return std::make_unique<MetalDevice>(model, debug, form_choice(debug));
 }
 
 }  // namespace lily::metal

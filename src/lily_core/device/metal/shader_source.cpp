@@ -84,8 +84,11 @@ void append(std::string& text, const EmbeddedShader& file, std::set<std::string_
 
 std::string function_name(const KernelName& name) { return std::string(name.op) + (name.is_tile ? "_tile" : ""); }
 
-std::string shader_source(const KernelName& name, const ModelConstants& model) {
+std::string shader_source(const KernelName& name, const ModelConstants& model, MatrixForm form) {
   std::string text = model_macros(model) + format_macros(name);
+  // A step multiplies no matrices with each other.
+  const bool has_forms = name.is_tile || name.op == "attn_prefill";
+  define(text, "LILY_GEMM_FORM", std::to_string(has_forms ? static_cast<int>(form) : 0));
   std::set<std::string_view> included;
   const EmbeddedShader* file = find_file(file_name(name.op));
   if (!file) throw std::logic_error("there is no shader " + file_name(name.op));

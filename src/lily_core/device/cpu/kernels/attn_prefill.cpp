@@ -146,7 +146,7 @@ static void attn_prefill(const KernelCall& call, std::uint32_t first, std::uint3
 
 void add_attn_prefill(KernelTable& table) {
   add_kernel(table, {.op = "attn_prefill", .run = with_kv_element<attn_prefill<float>, attn_prefill<Half>>,
-                     .tile = {1, kQueryRows, 1},
+                     .tile = {1, kQueryRows, 0},
                      .scratch_bytes = scratch_bytes<AttentionScratch>});
 }
 
