@@ -5,6 +5,7 @@ import pytest
 
 from lily import _core
 from lily.errors import MemoryLimitError
+from tests.model.rig import Rig
 from tests.model.support import FAMILIES, check_gate, decode_rows, load, prefill
 from tests.oracles.forward import forward as step_by_step
 
@@ -170,6 +171,35 @@ def test_prefix_cache_bytes_at_load(checkpoint):
         load(folder, prefix_cache_bytes=1 << 30)
     runtime = load(folder, prefix_cache_bytes=100 << 20)
     assert sum(runtime.memory_bytes.values()) <= 1 << 30
+
+
+@pytest.mark.parametrize("limit", [1 << 45, 1 << 60])
+def test_no_more_is_planned_than_could_ever_be_used(checkpoint, limit):
+    """Not even of a budget that no machine has: bookkeeping of pages costs memory, too."""
+    for options in ({}, {"prefix_cache_bytes": limit // 2}):
+        runtime = load(checkpoint("qwen3_5_moe"), memory_limit=limit, max_context=1024, **options)
+        use = runtime.state_use
+        assert use["snapshot_limit_bytes"] >= limit // 8 and use["max_kept_slots"] == 4096
+        assert use["free_pages"] == (32 + 4096) * 4, "those of all timelines and snapshots at full length"
+        timeline = runtime.timeline()
+        check_gate(
+            prefill(runtime, timeline, TOKENS[:20]), forward(checkpoint("qwen3_5_moe"), TOKENS[:20].tolist())[-1]
+        )
+        assert timeline.snapshot().num_tokens == 20
+
+
+def test_a_cache_of_one_snapshot(checkpoint):
+    """The least that is one: a slot and a page. It changes hands."""
+    use = load(checkpoint("qwen3_5_moe")).state_use
+    least = use["slot_bytes"] + use["page_bytes"]
+    with Rig(checkpoint("qwen3_5_moe"), prefix_cache_bytes=least, threads=1) as rig:
+        for seed in range(4):
+            prompt = TOKENS[seed : seed + 40].tolist()
+            assert [rig.reused(prompt)[0] for _ in range(2)] == [0, 39]
+            assert rig.cache.stats().num_snapshots == 1 and rig.cache.stats().snapshot_bytes == least
+        long = TOKENS[:300].tolist()
+        assert [rig.reused(long)[0] for _ in range(2)] == [0, 0], "two pages are more than it may hold"
+        assert rig.cache.stats().snapshot_bytes <= least
 
 
 @pytest.mark.parametrize(("family", "debug"), [*((family, "") for family in FAMILIES), (FAMILIES[0], CHECKED)])

@@ -129,15 +129,17 @@ MemoryPlan Runtime::plan_memory(const RuntimeOptions& options, std::uint64_t wei
   const std::uint64_t cache = options.prefix_cache_bytes.value_or(rest / 4);
   state.snapshot_limit = cache < slot + page ? 0 : cache;
   // Half in slots, half in pages: what conversations need that keep a snapshot every thousand tokens or so.
+  const std::uint64_t half_in_slots = state.snapshot_limit / 2 / slot;
   if (state.snapshot_limit)
-    state.num_kept_slots = std::clamp(static_cast<std::uint32_t>(state.snapshot_limit / 2 / slot), 1u, kMaxKeptSlots);
+    state.num_kept_slots = static_cast<std::uint32_t>(std::clamp<std::uint64_t>(half_in_slots, 1, kMaxKeptSlots));
   const std::uint64_t kept_pages = (state.snapshot_limit - state.num_kept_slots * slot) / page;
   const std::uint64_t more_timelines = (state.num_timelines - kMinTimelines) * timeline;
   const std::uint64_t taken = more_timelines + (options.prefix_cache_bytes ? 0 : state.snapshot_limit);
   const std::uint64_t pages = wanted_pages + (rest - taken) / page;
   plan.max_context = static_cast<std::uint32_t>(options.max_context.value_or(std::min(model_context, pages * LILY_PAGE_TOKENS)));
   const std::uint64_t usable = std::uint64_t{state.num_timelines} * pages_for(plan.max_context);
-  state.num_pages = static_cast<std::uint32_t>(std::min(pages, usable) + kept_pages);
+  const std::uint64_t keepable = std::uint64_t{state.num_kept_slots} * pages_for(plan.max_context);
+  state.num_pages = static_cast<std::uint32_t>(std::min(pages, usable) + std::min(kept_pages, keepable));
   plan.activations_bytes += state.num_timelines * step_io_bytes_per_timeline(config_);
   plan.slots_bytes = state.num_slots() * slot;
   plan.pages_bytes = state.num_pages * page;
