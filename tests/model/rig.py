@@ -5,6 +5,7 @@ import numpy as np
 from lily.owner import Owner
 from lily.prefix_cache import PrefixCache
 from lily.session import Session
+from tests.model.replay import TracedRuntime
 from tests.model.support import load
 
 BORDER = 500  # the token that starts a message here
@@ -12,8 +13,11 @@ FINGERPRINTS = {"model": "rig"}
 
 
 class Rig:
-    def __init__(self, folder, *, disk=None, progress=False, **options):
+    def __init__(self, folder, *, disk=None, progress=False, traced=False, **options):
         self.runtime = load(folder, **options)
+        if traced:
+            self.runtime = TracedRuntime(self.runtime)
+        self.disk = disk
         self.owner = Owner("rig")
         self.owner.at_exit(self.runtime.close)
         self.cache = PrefixCache(self.owner, self.runtime, border_token_id=BORDER, disk=disk)

@@ -4,9 +4,11 @@ import numpy as np
 
 from lily import _core
 from lily.config import load_config
+from tests.oracles.forward import Checkpoint, forward
 
 FAMILIES = ("qwen3_5_moe", "qwen3_next")
 LIMIT = 1 << 30
+HAIR = 5e-4  # of router logits, whose spread is 1.5: three times the widest gap that rounding to halves has closed
 
 
 def load(folder, **options):
@@ -54,3 +56,17 @@ def check_gate(got, reference, *, ratio=1e-5, divergence=1e-9, gap=1e-3, outlier
     top = np.sort(reference, -1)
     clear = top[:, -1] - top[:, -2] > gap
     assert (got.argmax(-1) == reference.argmax(-1))[clear].all()
+
+
+def nearest_choice(folder, token_ids):
+    """The least gap, over layers and tokens, of the last router logit that the reference chose before the next one."""
+    checkpoint, gaps = Checkpoint(folder), []
+    k = checkpoint.config["num_experts_per_tok"]
+
+    def trace(name, values):
+        if name.endswith(".router_logits"):
+            ranked = -np.sort(-values, -1)
+            gaps.append((ranked[:, k - 1] - ranked[:, k]).min())
+
+    forward(checkpoint, token_ids, chunk_size=64, positions=[len(token_ids) - 1], trace=trace)
+    return min(gaps)

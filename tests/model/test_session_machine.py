@@ -1,5 +1,11 @@
-"""Any mix of prefill, decode, fork, truncate, save, load, eviction and cancellation gives the logits of a fresh run."""
+"""Any mix of prefill, decode, fork, truncate, save, load, eviction and cancellation gives the logits of a fresh run.
 
+Two references judge each result: a run of the same steps on a timeline of its own, to the bit, which sees every fault
+of the state; and a run in chunks as large as they come, within the numerics gate.
+"""
+
+import os
+import random
 from typing import ClassVar
 
 import numpy as np
@@ -16,13 +22,18 @@ from hypothesis.stateful import (
 )
 
 from lily import _core
-from lily.errors import DeviceError
+from lily.disk_cache import DiskCache
+from lily.errors import CancelledError, ContextLengthError, DeviceError, SnapshotError
+from lily.session import decode_sessions, locked
 from lily.state_file import StateFile
 from tests.kernels.harness import NANO
+from tests.model.replay import replay
 from tests.model.rig import BORDER, FINGERPRINTS, Rig, tokens
-from tests.model.support import FAMILIES, check_gate, prefill
+from tests.model.support import FAMILIES, HAIR, check_gate, nearest_choice, prefill
+from tests.softmetal import control
 
 MAX_SESSIONS = 4
+GPU_TIMEOUT = 2  # MTLCommandBufferErrorTimeout
 LENGTHS = st.one_of(st.integers(1, 12), st.integers(60, 70), st.sampled_from([255, 256, 257]))
 # Few beginnings, so that prompts often share one, and messages to end in them.
 PIECES = [
@@ -45,6 +56,8 @@ class SessionMachine(RuleBasedStateMachine):
     folder = None
     gate: ClassVar[dict[str, float]] = {}  # of check_gate
     longest = 600  # tokens of a prompt
+    fails = False  # whether device errors can be injected
+    checkpoint = None  # where near ties of the router are looked up, on devices that round to halves
 
     def __init__(self):
         super().__init__()
@@ -52,8 +65,17 @@ class SessionMachine(RuleBasedStateMachine):
 
     @initialize()
     def start(self):
-        self.rig.cache.clear()
+        self.forget_everything()
         self.idle = self.use()
+
+    def forget_everything(self):
+        self.rig.cache.clear()
+        self.rig.disk.flush()
+        for path in self.files():
+            path.unlink()
+
+    def files(self):
+        return sorted(self.folder.rglob("*-*.lily"))
 
     def use(self):
         return self.rig.runtime.state_use
@@ -67,7 +89,15 @@ class SessionMachine(RuleBasedStateMachine):
 
     def check(self, session, token_ids):
         assert session.token_ids == list(token_ids)
-        check_gate(session.logits, self.expected(token_ids), **self.gate)
+        logits, steps = session.logits.copy(), session._timeline.steps
+        assert [token_id for chunk, _ in steps for token_id in chunk] == list(token_ids)
+        np.testing.assert_array_equal(logits, replay(self.reference.runtime, steps))
+        try:
+            check_gate(logits, self.expected(token_ids), **self.gate)
+        except AssertionError:
+            # Another order of sums chooses another expert where two are near; the same steps left no doubt above.
+            if self.checkpoint is None or nearest_choice(self.checkpoint, token_ids) > HAIR:
+                raise
 
     def pick(self, data):
         return data.draw(st.sampled_from(self.sessions))
@@ -82,8 +112,20 @@ class SessionMachine(RuleBasedStateMachine):
     def prefill_anything(self, data, pieces, cut):
         session, prompt = self.pick(data), [token_id for piece in pieces for token_id in piece][-self.longest :]
         prompt = prompt[:cut] if cut % 2 else prompt
-        assert 0 <= session.prefill(prompt) <= len(prompt)
+        in_memory, extends = self.rig.cache.explain(prompt).cached_tokens, prompt[: len(session.token_ids)]
+        own = len(extends) if extends == session.token_ids and len(extends) < len(prompt) else 0
+        reused = session.prefill(prompt)
+        assert max(in_memory, own) <= reused <= len(prompt)
         self.check(session, prompt)
+
+    @precondition(lambda self: self.sessions)
+    @rule(data=st.data())
+    def ask_for_too_much(self, data):
+        session = self.pick(data)
+        before = session.token_ids
+        with pytest.raises(ContextLengthError):
+            session.prefill(tokens(0, 641))
+        assert session.token_ids == before
 
     @precondition(lambda self: any(session.token_ids for session in self.sessions))
     @rule(data=st.data(), keep=st.floats(0, 1), length=LENGTHS)
@@ -117,6 +159,16 @@ class SessionMachine(RuleBasedStateMachine):
         for session, token_ids in zip(sessions, expected, strict=True):
             self.check(session, token_ids)
 
+    @precondition(lambda self: sum(bool(session.token_ids) for session in self.sessions) > 1)
+    @rule(first=st.integers(0, 99))
+    def decode_rows_of_one_step(self, first):
+        sessions = [session for session in self.sessions if session.token_ids]
+        expected = [[*session.token_ids, first + n] for n, session in enumerate(sessions)]
+        with locked(sessions):
+            decode_sessions(sessions, [token_ids[-1] for token_ids in expected])
+        for session, token_ids in zip(sessions, expected, strict=True):
+            self.check(session, token_ids)
+
     @precondition(lambda self: len(self.sessions) < MAX_SESSIONS and self.sessions)
     @rule(data=st.data())
     def fork(self, data):
@@ -144,17 +196,21 @@ class SessionMachine(RuleBasedStateMachine):
         session = data.draw(st.sampled_from([s for s in self.sessions if s.token_ids]))
         path = self.folder / "session.lily"
         session.save(path)
+        damaged = damage(path.read_bytes(), random.Random(token_id))
+        path.with_suffix(".damaged").write_bytes(damaged)
+        with pytest.raises(SnapshotError):
+            StateFile.read(path.with_suffix(".damaged"), FINGERPRINTS)
         loaded = self.rig.session()
         loaded._load(StateFile.read(path, FINGERPRINTS))
         loaded.decode(token_id)
         self.sessions.append(loaded)
         self.check(loaded, [*session.token_ids, token_id])
 
-    @precondition(lambda self: self.sessions and self.longest > 512)
+    @precondition(lambda self: self.sessions)
     @rule(data=st.data(), seed=st.integers(0, 3))
-    def cancel(self, data, seed):
+    def cancel_between_chunks(self, data, seed):
         """Cancel a prefill at its first chunk, then try again."""
-        session, prompt = self.pick(data), [*tokens(seed, 20), BORDER, *tokens(seed + 9, 560)]
+        session, prompt = self.pick(data), self.long_prompt(seed)
 
         def progress(done, total):
             raise Stop
@@ -168,6 +224,51 @@ class SessionMachine(RuleBasedStateMachine):
             session._progress = False
         session.prefill(prompt)
         self.check(session, prompt)
+
+    @precondition(lambda self: self.sessions)
+    @rule(data=st.data(), seed=st.integers(0, 3), at=st.integers(0, 2))
+    def cancel_inside_a_chunk(self, data, seed, at):
+        """What the chunk had computed is lost, the chunks before it are not."""
+        session, prompt = self.pick(data), self.long_prompt(seed)
+        done = []
+
+        def before_prefill(timeline, cancel):
+            if len(done) == at:
+                cancel.set()
+            done.append(timeline.num_tokens)
+
+        self.rig.runtime.before_prefill = before_prefill
+        try:
+            session.prefill(prompt)
+        except CancelledError:
+            assert session.token_ids == prompt[: done[at]]
+            assert self.rig.cache.explain(prompt).cached_tokens == done[at], "the retry resumes here"
+        finally:
+            self.rig.runtime.before_prefill = None
+        session.prefill(prompt)
+        self.check(session, prompt)
+
+    def long_prompt(self, seed):
+        return [*tokens(seed, 20), BORDER, *tokens(seed + 9, self.longest - 40), BORDER, *tokens(seed, 9)]
+
+    @precondition(lambda self: self.fails and self.sessions)
+    @rule(data=st.data(), token_id=st.integers(0, 511), length=LENGTHS)
+    def fail(self, data, token_id, length):
+        """The device fails; what the sessions and the cache hold is as it was."""
+        session, prompt = self.pick(data), tokens(length + 50, min(length, self.longest))
+        before = session.token_ids
+        control.configure(fail_code=GPU_TIMEOUT)
+        try:
+            if before:
+                with pytest.raises(DeviceError):
+                    session.decode(token_id)
+            if self.rig.cache.explain(prompt).common_tokens < len(prompt):
+                with pytest.raises(DeviceError):
+                    session.prefill(prompt)
+        finally:
+            control.configure()
+        session.prefill([*before, token_id])
+        self.check(session, [*before, token_id])
 
     @precondition(lambda self: self.sessions)
     @rule(data=st.data())
@@ -185,6 +286,18 @@ class SessionMachine(RuleBasedStateMachine):
 
         self.rig.owner.call(some)
 
+    @rule()
+    def leave_it_to_the_disk(self):
+        self.rig.disk.flush()
+        self.rig.cache.clear()
+
+    @precondition(lambda self: self.files())
+    @rule(data=st.data(), seed=st.integers(0, 99))
+    def damage_a_file(self, data, seed):
+        path = data.draw(st.sampled_from(self.files()))
+        path.with_suffix(".new").write_bytes(damage(path.read_bytes(), random.Random(seed)))
+        os.replace(path.with_suffix(".new"), path)
+
     @precondition(lambda self: any(session.token_ids for session in self.sessions))
     @rule(data=st.data(), pins=st.booleans())
     def pin(self, data, pins):
@@ -193,6 +306,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @invariant()
     def accounts_balance(self):
+        self.rig.disk.flush()  # or the next rule would find what the last one left by chance
         self.rig.owner.call(lambda: None)  # closing of sessions is posted
         use = self.use()
         assert use["snapshot_bytes"] <= use["snapshot_limit_bytes"]
@@ -206,17 +320,28 @@ class SessionMachine(RuleBasedStateMachine):
     def teardown(self):
         for session in self.sessions:
             session.close()
-        self.rig.cache.clear()
+        self.forget_everything()
         self.rig.owner.call(lambda: None)
         assert self.use() == self.idle, "everything was given back"
 
 
-def run_machine(rig, reference, folder, *, max_examples, steps, derandomize=False, **attributes):
+def damage(content, rng):
+    """A flipped bit, the end cut off, zeros, or something behind the end."""
+    place, kind = rng.randrange(len(content)), rng.randrange(4)
+    flipped = bytes([content[place] ^ 1 << rng.randrange(8)])
+    return [
+        content[:place] + flipped + content[place + 1 :],
+        content[:place],
+        content[:place] + bytes([content[place] ^ 255]) + bytes(len(content) - place - 1),
+        content + content[place:],
+    ][kind]
+
+
+def run_machine(rig, reference, folder, *, max_examples, steps, **attributes):
     scale = settings().max_examples // settings.get_profile("default").max_examples  # 1, or more under `make soak`
     options = settings(
         max_examples=max_examples * scale,
         stateful_step_count=steps,
-        derandomize=derandomize,
         suppress_health_check=list(HealthCheck),
         print_blob=True,
     )
@@ -225,10 +350,17 @@ def run_machine(rig, reference, folder, *, max_examples, steps, derandomize=Fals
         run_state_machine_as_test(machine, settings=options)
     finally:
         del machine.rig, machine.reference  # hypothesis keeps the class
+        rig.disk.close()
 
 
-# Room for 4 full sessions and few snapshots, so that eviction is part of the mix.
-ROOM = {"max_context": 640, "memory_limit": 22 << 20, "prefix_cache_bytes": 3 << 20}
+def make_rigs(checkpoint, folder, **options):
+    """One with room for 4 full sessions and few snapshots, so that eviction is part of the mix; one to compare with."""
+    disk = DiskCache(folder / "cache", FINGERPRINTS, limit_bytes=4 << 20)
+    room = {"max_context": 640, "memory_limit": 22 << 20, "prefix_cache_bytes": 3 << 20}
+    return (
+        Rig(checkpoint, disk=disk, traced=True, **options, **room),
+        Rig(checkpoint, max_context=640, prefix_cache_bytes=0, **options),
+    )
 
 
 @pytest.mark.parametrize(
@@ -236,11 +368,8 @@ ROOM = {"max_context": 640, "memory_limit": 22 << 20, "prefix_cache_bytes": 3 <<
     [(FAMILIES[0], "", 12, 25), (FAMILIES[1], "", 6, 25), (FAMILIES[0], "checked,shuffled", 1, 8)],
 )
 def test_any_mix_gives_the_logits_of_a_fresh_run(checkpoint, tmp_path, family, debug, max_examples, steps):
-    folder = checkpoint(family)
-    with (
-        Rig(folder, debug=debug, threads=1, **ROOM) as rig,
-        Rig(folder, max_context=640, prefix_cache_bytes=0, threads=1) as reference,
-    ):
+    rig, reference = make_rigs(checkpoint(family), tmp_path, debug=debug, threads=1)
+    with rig, reference:
         run_machine(rig, reference, tmp_path, max_examples=max_examples, steps=steps)
 
 
@@ -250,11 +379,17 @@ def test_any_mix_on_the_metal_device(checkpoint, tmp_path, family):
         _core.Device("metal", sizes=NANO)
     except DeviceError as error:
         pytest.skip(str(error))
-    folder, options = checkpoint(family), {"device": "metal", "dtype": "float16"}
-    with (
-        Rig(folder, **options, **ROOM) as rig,
-        Rig(folder, max_context=640, prefix_cache_bytes=0, **options) as reference,
-    ):
-        # Wider than half mode's gates: another order of sums may choose another expert where two are near.
-        gate = {"ratio": 0.02, "divergence": 2e-3, "gap": 0.2}
-        run_machine(rig, reference, tmp_path, max_examples=6, steps=15, derandomize=True, gate=gate, longest=70)
+    # On a busy machine software Metal is slow; that is no hang.
+    rig, reference = make_rigs(checkpoint(family), tmp_path, device="metal", dtype="float16", debug="timeout=600")
+    with rig, reference:
+        run_machine(
+            rig,
+            reference,
+            tmp_path,
+            max_examples=6,
+            steps=15,
+            gate={"ratio": 0.004, "divergence": 5e-4, "gap": 0.1},
+            longest=140,
+            checkpoint=checkpoint(family),
+            fails=control.is_present(),
+        )
