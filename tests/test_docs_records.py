@@ -45,13 +45,13 @@ SINGLE = {name: value for name, value in RECORD.items() if name != "rounds"} | {
 }
 
 
-def build(folder: Path, bench_records: ModuleType, monkeypatch: pytest.MonkeyPatch) -> str:
+def build(folder: Path, bench_records: ModuleType, monkeypatch: pytest.MonkeyPatch, options: str = "") -> str:
     """HTML of a page that is nothing but the directive."""
     from sphinx.application import Sphinx
 
     source = folder / "source"
     source.mkdir()
-    (source / "index.md").write_text("# Records\n\n```{bench-records}\n```\n")
+    (source / "index.md").write_text(f"# Records\n\n```{{bench-records}}\n{options}```\n")
     monkeypatch.setattr(bench_records, "RECORDS", folder / "records")
     monkeypatch.setattr(bench_records, "CHARTS", source / "_build" / "charts")
     app = Sphinx(
@@ -74,6 +74,23 @@ def test_records_become_tables_and_charts(
     assert cells == ["tokens per second", "11", "6", "first ms", "2", ""]
     charts = sorted((tmp_path / "html" / "_images").glob("*.svg"))
     assert len(charts) == 2 and all("<svg" in chart.read_text() for chart in charts)
+
+
+def test_one_arm_has_a_chart_per_unit_and_the_option_chooses(
+    tmp_path: Path, bench_records: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "records").mkdir()
+    metrics = {"cold_ms": metric(900, 1000, 1100), "warm_ms": metric(1, 2, 3), "state_mib": metric(60, 61, 62)}
+    metrics |= {"warm_part_of_cold": metric(0.001, 0.002, 0.003)}
+    one = RECORD | {"bench": "cache-x", "arms": {"lily": {"metrics": metrics}}}
+    (tmp_path / "records" / "cache-x.json").write_text(json.dumps(one))
+    (tmp_path / "records" / "decode-x.json").write_text(json.dumps(RECORD))
+    page = build(tmp_path, bench_records, monkeypatch, ":bench: cache-\n")
+    assert "cache-x, 2030-01-02" in page and "decode-x" not in page
+    assert "warm part of cold" in page and re.findall(r'alt="([^"]+)"', page) == [
+        "milliseconds of cold, warm",
+        "MiB of state",
+    ]
 
 
 def test_single_runs_have_a_table_and_no_chart(

@@ -5,19 +5,27 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 from sphinx.util.typing import ExtensionMetadata
 
 RECORDS = Path(__file__).parents[2] / "bench" / "records"
+UNITS = {"ms": "milliseconds", "mib": "MiB", "bytes": "bytes", "seconds": "seconds", "us": "microseconds"}
+WIDE = 100  # bars that differ by more are drawn on a logarithmic scale
 CHARTS = Path(__file__).parents[1] / "_build" / "charts"
 
 
 class BenchRecords(SphinxDirective):
-    """For each record its date, machine, command, a table of medians, and a chart per metric of several rounds."""
+    """For each record its date, machine, command, a table of medians, and charts of several rounds.
+
+    Of several arms a chart per metric; of one arm a chart per unit. Option `bench`: only records whose name starts so.
+    """
+
+    option_spec = {"bench": directives.unchanged_required}  # noqa: RUF012  # docutils reads it from the class
 
     def run(self) -> list[nodes.Node]:
-        paths = sorted(RECORDS.glob("*.json"))
+        paths = sorted(RECORDS.glob(f"{self.options.get('bench', '')}*.json"))
         self.env.note_dependency(str(RECORDS))
         if not paths:
             return [nodes.paragraph(text="There are no published records yet.")]
@@ -34,14 +42,28 @@ class BenchRecords(SphinxDirective):
         about = f"{machine['cpu']}, {machine['usable_cores']} cores, {rounds}, commit {code}: "
         section += nodes.paragraph("", about, nodes.literal(text=record["command"]))
         section += _table(record["arms"])
-        for number, metric in enumerate(_metrics(record["arms"])):
-            if not all(isinstance(arm["metrics"].get(metric, {}), dict) for arm in record["arms"].values()):
-                continue  # a single number has no chart
+        for number, (title, bars) in enumerate(_charts(record["arms"]).items()):
             chart = CHARTS / f"{path.stem}-{number}.svg"
-            draw(record["arms"], metric, chart)
+            draw(title, bars, chart)
             relative = "/" + chart.relative_to(Path(self.env.srcdir)).as_posix()
-            section += nodes.image(uri=relative, alt=f"{metric.replace('_', ' ')} of {', '.join(record['arms'])}")
+            section += nodes.image(uri=relative, alt=f"{title} of {', '.join(bars)}")
         return [section]
+
+
+def _charts(arms: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Bars by title; a single number, which has no spread, has no chart."""
+    charts: dict[str, dict[str, Any]] = {}
+    for metric in _metrics(arms):
+        shown = {name: arm["metrics"][metric] for name, arm in arms.items() if metric in arm["metrics"]}
+        if not all(isinstance(value, dict) for value in shown.values()):
+            continue
+        name, _, unit = metric.rpartition("_")
+        if len(arms) > 1 or metric.endswith("_per_second"):
+            charts[metric.replace("_", " ")] = shown
+        elif unit in UNITS:
+            (value,) = shown.values()
+            charts.setdefault(UNITS[unit], {})[name.replace("_", " ")] = value
+    return charts
 
 
 def _metrics(arms: dict[str, Any]) -> list[str]:
@@ -72,11 +94,10 @@ def _table(arms: dict[str, Any]) -> nodes.table:
     return nodes.table("", group)
 
 
-def draw(arms: dict[str, Any], metric: str, path: Path) -> None:
-    """A bar per arm: the median, with the smallest and the largest round."""
+def draw(title: str, shown: dict[str, Any], path: Path) -> None:
+    """A bar each: the median, with the smallest and the largest round."""
     from matplotlib.figure import Figure
 
-    shown = {name: arm["metrics"][metric] for name, arm in arms.items() if metric in arm["metrics"]}
     figure = Figure(figsize=(7, 0.6 + 0.4 * len(shown)), layout="constrained")
     axes = figure.add_subplot()
     medians = [value["median"] for value in shown.values()]
@@ -86,8 +107,10 @@ def draw(arms: dict[str, Any], metric: str, path: Path) -> None:
     ]
     bars = axes.barh(list(shown), medians, xerr=spread, height=0.6, color="#7a6bb0", ecolor="#888888", capsize=3)
     axes.bar_label(bars, fmt="%.4g", padding=4, color="#888888")
+    if min(medians) > 0 and max(medians) > WIDE * min(medians):
+        axes.set_xscale("log")
     axes.invert_yaxis()
-    axes.set_title(metric.replace("_", " "), fontsize="medium", color="#888888", loc="left")
+    axes.set_title(title, fontsize="medium", color="#888888", loc="left")
     axes.margins(x=0.15)
     axes.tick_params(colors="#888888")
     for side in axes.spines.values():
