@@ -28,7 +28,7 @@ from .state_file import TEMPORARY, StateFile, snapshot_error
 MIN_GAIN: Final = 64  # tokens that a file must save: reading one costs as much as computing some
 MAX_BYTES: Final = 64 << 30
 _STALE_SECONDS: Final = 3600.0
-_MAX_WAITING: Final = 2  # snapshots in memory on their way to the disk
+_MAX_WAITING_BYTES: Final = 256 << 20  # of copies of snapshots on their way to the disk; one may be larger
 
 _log: Final = logging.getLogger("lily")
 TokenIds = NDArray[np.uint32]
@@ -54,7 +54,9 @@ class DiskCache:
         self._fingerprints = fingerprints
         self._limit = limit_bytes
         self._damaged: set[_File] = set()  # found unusable: not read again
-        self._queue: Queue[StateFile | None] = Queue(_MAX_WAITING)
+        self._queue: Queue[StateFile | None] = Queue()
+        self._waiting_bytes = 0
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._write_all, name="lily-disk-cache", daemon=True)
         self._thread.start()
 
@@ -71,10 +73,10 @@ class DiskCache:
                 return found
         return None
 
-    def store(self, token_ids: TokenIds, read_state: Callable[[], State]) -> None:
-        """Write a snapshot in the background; skipped when it is there already or the disk is too slow to keep up."""
+    def store(self, token_ids: TokenIds, num_bytes: int, read_state: Callable[[], State]) -> None:
+        """Write a snapshot of num_bytes in the background; skipped when it is there already or the disk is too slow."""
         (name,) = _names_of(token_ids, [len(token_ids)]).values()
-        if len(token_ids) < MIN_GAIN or self._queue.full() or name in self._names():
+        if len(token_ids) < MIN_GAIN or not self._has_room(num_bytes) or name in self._names():
             return
         recurrent_state, conv_state, kv = read_state()
         file = StateFile(
@@ -85,7 +87,9 @@ class DiskCache:
             logits=None,
             fingerprints=self._fingerprints,
         )
-        self._queue.put(file)  # this thread alone does, so there is room
+        with self._lock:
+            self._waiting_bytes += file.num_bytes
+        self._queue.put(file)
 
     def refuse(self, file: StateFile, reason: str) -> None:
         """Do not offer this file again, which `find` gave."""
@@ -93,6 +97,10 @@ class DiskCache:
         _log.warning("prefix cache: %s", snapshot_error(self._folder / name, reason))
         with suppress(OSError):
             self._damaged.add(_identity(name, (self._folder / name).stat()))
+
+    def _has_room(self, num_bytes: int) -> bool:
+        with self._lock:
+            return self._waiting_bytes == 0 or self._waiting_bytes + num_bytes <= _MAX_WAITING_BYTES
 
     def flush(self) -> None:
         """Wait until everything stored so far is written."""
@@ -142,6 +150,8 @@ class DiskCache:
             except Exception as error:  # the thread must live: others wait for it
                 _log.warning("prefix cache: a snapshot could not be written to %s: %s", self._folder, error)
             finally:
+                with self._lock:
+                    self._waiting_bytes -= file.num_bytes
                 del file
                 self._queue.task_done()
         self._queue.task_done()

@@ -257,7 +257,8 @@ class PrefixCache:
         self._entries.add(entry)
         self._touch(entry)
         if self._disk is not None and of_prompt is not None and (is_stem or len(token_ids) == len(of_prompt) - 1):
-            self._disk.store(token_ids, snapshot.read_state)
+            num_bytes = self._slot_bytes + len(token_ids) * self._page_bytes // _core.PAGE_TOKENS
+            self._disk.store(token_ids, num_bytes, snapshot.read_state)
 
     def _snapshot(self, timeline: _core.Timeline) -> _core.Snapshot | None:
         while True:
@@ -364,4 +365,9 @@ def _longest(match: Match[_Entry], at_most: int) -> _Entry | None:
 
 
 def _as_ids(token_ids: Sequence[int]) -> TokenIds:
-    return np.asarray(token_ids, dtype=np.uint32)
+    ids = np.asarray(token_ids)
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise TypeError(f"token ids must be a flat sequence of integers, not {ids.dtype} with {ids.ndim} dimensions")
+    if ids.size and (ids.min() < 0 or ids.max() > np.iinfo(np.uint32).max):
+        raise ValueError(f"token ids are from 0 up, not from {ids.min()} to {ids.max()}")
+    return ids.astype(np.uint32)

@@ -51,6 +51,11 @@ class StateFile:
     logits: Floats | None
     fingerprints: Mapping[str, str]
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all tensors."""
+        return sum(values.nbytes for values in self.tensors().values())
+
     def tensors(self) -> dict[str, NDArray[np.generic]]:
         named: dict[str, NDArray[np.generic]] = {
             "token_ids": self.token_ids,

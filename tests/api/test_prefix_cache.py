@@ -187,3 +187,17 @@ def test_without_a_cache(uncached: Engine) -> None:
         session.decode(1)
         assert session.truncate(len(ids)) == 0 and fork.token_ids == ids
         fork.close()
+
+
+def test_questions_that_are_none(engine: Engine) -> None:
+    cache = engine.prefix_cache
+    engine.generate(engine.tokenize(text(1, 30)), max_tokens=1)
+    for ask in (cache.pin, cache.unpin, cache.explain):
+        for wrong in ("text", ["a"], [[1, 2]], [1.5], 3):
+            with pytest.raises(TypeError, match="flat sequence of integers"):
+                ask(wrong)  # type: ignore[arg-type]
+        for outside in ([-1], [2**32], [2**70]):
+            with pytest.raises((TypeError, ValueError), match="token ids"):
+                ask(outside)
+    assert cache.pin([]) == cache.unpin([]) == cache.explain([]).cached_tokens == 0
+    assert cache.explain([4095 + 10]).cached_tokens == 0

@@ -6,6 +6,7 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 import time
 
 import hypothesis
@@ -251,9 +252,11 @@ def test_a_state_of_another_model_with_the_same_fingerprints_is_a_miss(rig, tmp_
         assert session.prefill(PROMPT) == 49, "from memory: what the session held made room for the file"
         check_gate(session.logits, expected.astype(np.float64))
     assert "recurrent_state has" in caplog.text and second.cache.stats().disk_hits == 0
-    second.cache.clear()
     disk.flush()
-    assert second.reused(PROMPT)[0] == 0, "it is not read twice"
+    second.cache.clear()
+    reused, logits = second.reused(PROMPT)
+    assert reused == len(PROMPT) - 1, "the file was replaced by what was computed"
+    check_gate(logits, expected.astype(np.float64))
 
 
 def test_a_cache_dir_that_cannot_be_one_is_an_error_that_says_so(tmp_path):
@@ -261,3 +264,25 @@ def test_a_cache_dir_that_cannot_be_one_is_an_error_that_says_so(tmp_path):
     for place in ("file", "file/below"):
         with pytest.raises(OSError, match="cache_dir must be a folder that this process can write to"):
             DiskCache(tmp_path / place, FINGERPRINTS)
+
+
+def test_a_disk_that_is_too_slow_costs_no_memory(rig, tmp_path, monkeypatch):
+    """What waits for it is bounded; the rest is not written."""
+    one, disk = rig()
+    gate, write = threading.Event(), StateFile.write
+
+    def slow_write(file, path):
+        gate.wait(60)
+        write(file, path)
+
+    size = StateFile.num_bytes.fget
+    monkeypatch.setattr(StateFile, "num_bytes", property(lambda file: size(file) + (100 << 20)))
+    monkeypatch.setattr(StateFile, "write", slow_write)
+    for seed in range(8):
+        one.reused(tokens(seed, 100))
+    gate.set()
+    disk.flush()
+    assert len(files(tmp_path)) == 3, "256 MiB, and the one that crossed the line"
+    one.reused(tokens(9, 100))
+    disk.flush()
+    assert len(files(tmp_path)) == 4, "now there is room again"
