@@ -376,6 +376,8 @@ class Engine:
         """
         if not sessions or len(sessions) != len(token_ids):
             raise ValueError(f"decode needs one token id per session: {len(sessions)} sessions, {len(token_ids)} ids")
+        if not all(isinstance(session, Session) for session in sessions):
+            raise TypeError(f"decode takes sessions, not {[type(session).__name__ for session in sessions]}")
         if len(set(map(id, sessions))) < len(sessions):
             raise ValueError("decode got the same session twice; a session takes one token a step")
         if any(session._owner is not self._owner for session in sessions):

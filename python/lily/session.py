@@ -7,6 +7,8 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from errno import EISDIR, ENOENT
+from operator import index
 from pathlib import Path
 from types import TracebackType
 
@@ -142,6 +144,10 @@ class Session:
         Returns the number of tokens really kept; prefill the rest again. There are no logits then until the next step,
         unless nothing had to go.
         """
+        try:
+            num_tokens = index(num_tokens)
+        except TypeError as error:
+            raise TypeError(f"num_tokens must be an int, not {type(num_tokens).__name__}") from error
         if num_tokens < 0:
             raise ValueError(f"num_tokens is {num_tokens}; it must be at least 0")
         with self._lock:
@@ -167,6 +173,11 @@ class Session:
         Raises ValueError for a session without tokens, OSError if the file cannot be written, CheckpointError if the
         model's files were replaced before the first save: nothing would say which model the state is of.
         """
+        path = Path(path)
+        if path.is_dir():
+            raise IsADirectoryError(EISDIR, "a session is saved to a file, but this is a folder", str(path))
+        if not path.parent.is_dir():
+            raise FileNotFoundError(ENOENT, "there is no such folder to save a session to", str(path.parent))
         with self._lock:
             timeline = self._open_timeline()
             if not self._token_ids:
@@ -181,7 +192,7 @@ class Session:
                 logits=logits,
                 fingerprints=self._fingerprints(),
             )
-        file.write(Path(path))
+        file.write(path)
 
     def _load(self, file: StateFile) -> None:
         """Take over what a file holds, into a new session. Raises MemoryLimitError, ValueError for another model's."""

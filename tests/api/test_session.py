@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -181,3 +182,18 @@ def test_what_an_interrupted_prefill_computed_stays() -> None:
         assert session.prefill(ids) in (512, 899, 900) and session.token_ids == ids
         with engine.prefill(ids) as fresh:
             np.testing.assert_allclose(session.logits, fresh.logits, atol=1e-3 * np.abs(fresh.logits).max())
+
+
+def test_bad_arguments_are_named(engine: Engine, tmp_path: Path) -> None:
+    with engine.prefill([1, 2, 3]) as session:
+        for wrong in (1.5, "1", None):
+            with pytest.raises(TypeError, match="num_tokens must be an int, not"):
+                session.truncate(wrong)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"decode takes sessions, not \['Session', 'NoneType'\]"):
+            engine.decode([session, None], [1, 2])  # type: ignore[list-item]
+        for folder in (tmp_path, ""):
+            with pytest.raises(IsADirectoryError, match="saved to a file, but this is a folder"):
+                session.save(folder)
+        with pytest.raises(FileNotFoundError, match="no such folder to save a session to"):
+            session.save(tmp_path / "none" / "session.lily")
+        assert session.token_ids == [1, 2, 3] and not list(tmp_path.iterdir())

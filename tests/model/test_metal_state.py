@@ -1,13 +1,13 @@
-"""State on the Metal device: shared, kept, in files and after failures, on small checkpoints (half mode's gates)."""
+"""State on the Metal device: shared, in files and after failures, on small checkpoints; more in test_behaviours.py."""
 
 import numpy as np
 import pytest
 
 from lily import Engine, _core
-from lily.errors import DeviceError, MemoryLimitError, SnapshotError
+from lily.errors import DeviceError, SnapshotError
 from tests.kernels.harness import NANO
 from tests.model.replay import replay
-from tests.model.rig import BORDER, Rig, tokens
+from tests.model.rig import Rig, tokens
 from tests.model.support import HAIR, check_gate, decode_rows, load, nearest_choice, prefill
 from tests.oracles.forward import forward
 
@@ -185,35 +185,3 @@ def test_a_fatal_device_error_says_so_and_a_new_engine_works(rig, failures):
         with pytest.raises(DeviceError, match="make a new engine"):
             session.prefill([1, 2, 3])
     assert rig().reused([1, 2, 3])[0] == 0
-
-
-def test_too_much_is_refused_before_it_runs(rig, failures):
-    one = rig(max_context=2048, memory_limit=11 << 20, prefix_cache_bytes=0)
-    failures(TIMEOUT)  # whatever ran now would fail
-    others = [one.runtime.timeline() for _ in range(2)]
-    for timeline in others:
-        timeline.reserve(2048)
-    with one.session() as session:
-        with pytest.raises(MemoryLimitError) as caught:
-            session.prefill(tokens(1, 2048))
-        assert caught.value.required_bytes > caught.value.available_bytes > 0
-        failures(0)
-        session.prefill(tokens(1, 20))
-
-
-def test_the_system_prompt_survives_and_memory_comes_back(rig):
-    one = rig(prefix_cache_bytes=2 << 20)
-    stem, levels = [BORDER, *tokens(0, 20)], set()
-    one.reused([*stem, BORDER, 1, BORDER])
-    one.owner.call(lambda: None)
-    idle = one.runtime.state_use
-    for seed in range(12):
-        one.reused(tokens(seed, 5))
-        one.owner.call(lambda: None)  # closing of sessions is posted
-        use = one.runtime.state_use
-        assert use["snapshot_bytes"] <= use["snapshot_limit_bytes"]
-        levels.add(use["free_slots"] + use["kept_slots"])
-        assert use["kept_pages"] == use["reclaimable_pages"]
-    assert levels == {idle["free_slots"] + idle["kept_slots"]}
-    assert one.cache.stats().evictions > 0
-    assert one.reused([*stem, BORDER, 2, BORDER])[0] == len(stem)
