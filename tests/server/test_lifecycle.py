@@ -77,7 +77,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_server() -> None:
 
 
 def test_a_port_that_is_taken_is_said_before_anything_is_loaded(live: Live) -> None:
-    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{live.port}"):
+    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1, port {live.port}: .* --port"):
         serve(lambda report: pytest.fail("loaded"), ServerOptions(served_model_names=("x",), port=live.port))
 
 

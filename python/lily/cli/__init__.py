@@ -12,6 +12,7 @@ from lily import LilyError, __version__
 from lily.log import show_log
 
 from . import bench, cache, chat, doctor, download, generate, serve
+from .options import UsageError
 
 VERBS = (chat, generate, serve, bench, download, doctor, cache)
 
@@ -28,8 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 0  # the reader has enough, as in `lily generate .. | head`
-    except (LilyError, ValueError, TypeError, OSError, ImportError) as error:
+    except UsageError as error:
         _complain(f"lily: {error}")
+        return 2
+    except (LilyError, ValueError, TypeError, OSError, ImportError) as error:
+        _complain(f"lily: {_text(error)}")
         return 1
     finally:
         _drop_broken_output()
@@ -67,6 +71,12 @@ def _fill_closed_streams() -> bool:
                 os.close(descriptor)
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
     return has_output
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"  # as other commands say it
+    return str(error)
 
 
 def _complain(text: str) -> None:

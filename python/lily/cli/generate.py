@@ -12,7 +12,7 @@ from lily import ChatChunk, ChatReply, Chunk, Completion, Engine, SamplingParams
 from lily.messages import Message
 from lily.outputs import summary
 
-from .options import Verbs, add_engine_flags, add_sampling_flags, make_engine, sampling_params
+from .options import UsageError, Verbs, add_engine_flags, add_sampling_flags, make_engine, sampling_params
 from .screen import PlainScreen
 
 
@@ -39,8 +39,7 @@ def add_parser(verbs: Verbs) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     if not options.chat and (options.system is not None or options.reasoning is not None):
-        print("lily generate: --system and --reasoning need --chat", file=sys.stderr)
-        return 2
+        raise UsageError("--system and --reasoning need --chat")
     params = sampling_params(options)
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
     with make_engine(options) as engine:

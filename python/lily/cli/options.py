@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias, get_args
 
@@ -14,6 +16,20 @@ from lily.progress import ProgressOption
 
 # What a verb adds its parser to; argparse has no public name for it.
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+class UsageError(Exception):
+    """Flags whose values make no sense, whatever the model is: exit status 2."""
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """What the API says about the values of flags is wrong usage."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from None
+
 
 _SAMPLING_FLAGS: dict[str, type] = {
     "temperature": float,
@@ -94,6 +110,7 @@ def sampling_params(options: argparse.Namespace) -> SamplingParams:
     for name in ("json_schema", "grammar"):
         if (file := getattr(options, name)) is not None:
             given[name] = Path(file).read_text(encoding="utf-8-sig")
-    return SamplingParams(
-        stop=options.stop or (), ignore_eos=options.ignore_eos, regex=options.regex, choice=options.choice, **given
-    )
+    with usage_errors():
+        return SamplingParams(
+            stop=options.stop or (), ignore_eos=options.ignore_eos, regex=options.regex, choice=options.choice, **given
+        )

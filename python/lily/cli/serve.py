@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from lily import Engine
 
-from .options import Verbs, add_engine_flags, make_engine
+from .options import Verbs, add_engine_flags, make_engine, usage_errors
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -62,9 +62,8 @@ def _run(options: argparse.Namespace) -> int:
     def make(report: Callable[[int, int], None]) -> Engine:
         return make_engine(options, progress=report)
 
-    serve(
-        make,
-        ServerOptions(
+    with usage_errors():
+        server_options = ServerOptions(
             host=options.host,
             port=options.port,
             api_key=options.api_key,
@@ -72,6 +71,6 @@ def _run(options: argparse.Namespace) -> int:
             served_model_names=tuple(options.served_model_name or [options.model]),
             max_queue=options.max_queue,
             ping_seconds=options.ping_seconds,
-        ),
-    )
+        )
+    serve(make, server_options)
     return 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import ipaddress
 import logging
 import resource
 import socket
@@ -65,19 +67,28 @@ class Server(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket, before anything else is done. Raises OSError, naming the address, if it cannot be had."""
+    """A listening socket, before anything else is done. Raises OSError, naming the address, if it cannot be had.
+
+    Of the addresses of a name the first one of IPv4 is taken. "::" is all addresses, those of IPv4 too.
+    """
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server(address[:2], family=family, backlog=1024)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+        both = address[0] == "::" and socket.has_dualstack_ipv6()
+        return socket.create_server(address[:2], family=family, backlog=1024, dualstack_ipv6=both)
+    except socket.gaierror as error:
+        raise OSError(f"cannot listen on {host}: {error.strerror}; choose another --host") from None
     except OSError as error:
-        raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port") from None
+        reason = (error.strerror or str(error)).partition(" (")[0]
+        flag = "--host" if error.errno == errno.EADDRNOTAVAIL else "--port"
+        raise OSError(f"cannot listen on {host}, port {port}: {reason}; choose another {flag}") from None
 
 
 def serve(make_engine: EngineMaker, options: ServerOptions) -> None:
     """Serve until a signal stops it. Raises what the loading of the model raised, OSError if the port is taken."""
-    if options.api_key is None and options.host not in ("127.0.0.1", "localhost", "::1"):
-        _log.warning("listening on %s without --api-key: everybody who reaches it may use it", options.host)
     with bind(options.host, options.port) as listener:
+        if options.api_key is None and not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
+            _log.warning("listening on %s without --api-key: everybody who reaches it may use it", options.host)
         _raise_file_limit()
         server = Server(make_engine, options)
         server.run(sockets=[listener])
