@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -79,6 +80,31 @@ def test_a_model_that_cannot_be_loaded_ends_the_server() -> None:
 def test_a_port_that_is_taken_is_said_before_anything_is_loaded(live: Live) -> None:
     with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1, port {live.port}: .* --port"):
         serve(lambda report: pytest.fail("loaded"), ServerOptions(served_model_names=("x",), port=live.port))
+
+
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [("nosuch.invalid", "cannot listen on nosuch.invalid: .* --host"), ("192.0.2.1", "port 0: .* --host")],
+)
+def test_an_address_that_is_not_here(host: str, words: str) -> None:
+    with pytest.raises(OSError, match=words):
+        process.bind(host, 0)
+
+
+@pytest.mark.parametrize(("host", "reached_at"), [("localhost", "127.0.0.1"), ("::1", "::1"), ("::", "127.0.0.1")])
+def test_hosts(host: str, reached_at: str) -> None:
+    if ":" in host and not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with process.bind(host, 0) as listener:
+        socket.create_connection((reached_at, listener.getsockname()[1])).close()
+
+
+def has_ipv6() -> bool:
+    try:
+        process.bind("::1", 0).close()
+    except OSError:
+        return False
+    return True
 
 
 def test_a_full_queue_is_refused_with_a_time_to_come_back() -> None:
@@ -188,7 +214,9 @@ def test_the_command(tmp_path: Any) -> None:
             assert (reply["model"], reply["choices"][0]["message"]["content"]) == ("tiny", ANSWER)
             assert client.post(CHAT, json=BODY, headers={"authorization": "Bearer wrong"}).status_code == 401
         child.send_signal(signal.SIGINT)
-        assert child.wait(300) == 130
+        _, log = child.communicate(timeout=300)
+        assert child.returncode == 130
+        assert [line.count("finish=stop") for line in log.splitlines() if " 200 " in line] == [1]
     failed = subprocess.run(
         [sys.executable, "-m", "lily", "serve", "--port", "0", "--model", str(tmp_path)], capture_output=True, text=True
     )
