@@ -32,6 +32,15 @@ _READS: Final = {
     "/status": ("What the server does now", "application/json"),
     "/metrics": ("Metrics for Prometheus", "text/plain"),
 }
+# Before OpenAPI 3.2 the schema of a stream is that of each of its events.
+_EVENT: Final[JsonObject] = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {
+        "event": {"type": "string"},
+        "data": {"type": "string", "description": "JSON; [DONE] at the end of chats and completions"},
+    },
+}
 _ERROR: Final[JsonObject] = {
     "type": "object",
     "required": ["error"],
@@ -72,7 +81,7 @@ def openapi() -> JsonObject:
 def _post(path: str, schema: type[msgspec.Struct], summary: str) -> JsonObject:
     answer: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
     if path in _STREAMS:
-        answer["text/event-stream"] = {"schema": {"type": "string"}}
+        answer["text/event-stream"] = {"schema": _EVENT}
     body = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema.__name__}"}}}
     return {
         "summary": summary,
