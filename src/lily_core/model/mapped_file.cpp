@@ -151,7 +151,9 @@ void MappedFile::read(void* to, std::uint64_t offset, std::uint64_t length) cons
           "the file became shorter while it was read",
           {.path = path_, .expected = std::to_string(size_) + " bytes", .found = std::to_string(offset), .fix = kLoadAgain});
 #ifdef POSIX_FADV_DONTNEED
-    posix_fadvise(descriptor_, static_cast<off_t>(offset), got, POSIX_FADV_DONTNEED);
+    // From the read before on: the cache keeps blocks of megabytes, and drops none of which only a part is named.
+    const std::uint64_t begin = offset - std::min(offset, kReadBytes);
+    posix_fadvise(descriptor_, static_cast<off_t>(begin), static_cast<off_t>(offset - begin) + got, POSIX_FADV_DONTNEED);
 #endif
     out += got;
     offset += static_cast<std::uint64_t>(got);
