@@ -31,6 +31,7 @@ from bench import arm, machine, runner
 from lily import _core
 from lily.chat_template import load_chat_template
 from lily.config import load_config
+from lily.errors import LilyError
 from lily.hub import find_model
 from lily.memory import default_limit
 from lily.tokenizer import Tokenizer
@@ -41,17 +42,20 @@ Array = NDArray[np.float64]
 CHUNK = 512  # tokens of a prefill call
 
 
-def lily_rows(folder: Path, token_ids: Sequence[int], context: int, device: str, dtype: str) -> Iterator[Array]:
-    """Logits [V] after `context` tokens, by prefill, and after each one that follows, by steps."""
-    runtime = _core.Runtime(
+def load(folder: Path, max_context: int, device: str, dtype: str) -> _core.Runtime:
+    return _core.Runtime(
         str(folder),
         _core.ModelConfig(**load_config(folder).core_arguments()),
         device=device,
         dtype=dtype,
-        max_context=len(token_ids),
+        max_context=max_context,
         memory_limit=default_limit(),
         prefix_cache_bytes=0,
     )
+
+
+def lily_rows(runtime: _core.Runtime, token_ids: Sequence[int], context: int) -> Iterator[Array]:
+    """Logits [V] after `context` tokens, by prefill, and after each one that follows, by steps."""
     timeline = runtime.timeline()
     ids = np.array(token_ids, np.uint32)
     for begin in range(0, context, CHUNK):
@@ -82,7 +86,7 @@ def reference_rows(name: str, folder: Path, token_ids: Sequence[int], context: i
     if kind == "mlx-lm" and len(options) <= 1:
         return mlx_rows(folder, token_ids, context, options[0] if options else None)
     if kind == "lily" and len(options) == 2:
-        return np.stack(list(lily_rows(folder, token_ids, context, *options)))
+        return np.stack(list(lily_rows(load(folder, len(token_ids), *options), token_ids, context)))
     raise ValueError(f"{name!r} is no reference; use float64, mlx-lm, mlx-lm:DTYPE or lily:DEVICE:DTYPE")
 
 
@@ -149,32 +153,38 @@ def text_ids(folder: Path, text: Path | None, length: int) -> tuple[list[int], s
     return token_ids[:length], source
 
 
-def measure(options: argparse.Namespace) -> tuple[dict[str, float], str, list[int]]:
-    """The metrics, the source of the text, and the most probable tokens of lily (for the digest)."""
+def measure(options: argparse.Namespace) -> tuple[dict[str, float], str, dict[str, str]]:
+    """The metrics, the source of the text, and what lily ran on, with a digest of its most probable tokens."""
     folder = find_model(options.model)
     length = options.context + options.positions
     token_ids, source = text_ids(folder, options.text, length)
     # The last token is only predicted.
     inputs, next_ids = token_ids[:-1], token_ids[options.context :]
     reference = reference_rows(options.reference, folder, inputs, options.context)
-    rows = np.stack(list(lily_rows(folder, inputs, options.context, options.device, options.dtype)))
-    return compare(rows, reference, next_ids), source, rows.argmax(-1).tolist()
+    runtime = load(folder, len(inputs), options.device, options.dtype)
+    rows = np.stack(list(lily_rows(runtime, inputs, options.context)))
+    lily = {
+        "device": runtime.device,
+        "description": runtime.device_description,
+        "dtype": runtime.dtype,
+        "digest": arm.digest(rows.argmax(-1).tolist()),
+    }
+    return compare(rows, reference, next_ids), source, lily
 
 
-def record(options: argparse.Namespace, metrics: dict[str, float], source: str, digest: str) -> dict[str, Any]:
+def record(options: argparse.Namespace, metrics: dict[str, float], source: str, lily: dict[str, str]) -> dict[str, Any]:
     folder = find_model(options.model)
+    ran = lily["dtype"] if lily["device"] == "cpu" else f"{lily['device']}-{lily['dtype']}"
     versions = {name: importlib.metadata.version(name) for name in ("mlx", "mlx-lm") if "mlx" in options.reference}
     return {
-        "bench": f"accuracy-{folder.name.lower()}-{options.dtype}-{options.reference.replace(':', '-')}",
+        "bench": f"accuracy-{folder.name.lower()}-{ran}-{options.reference.replace(':', '-')}",
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "command": shlex.join(["python", "-m", "bench.accuracy", *sys.argv[1:]]),
         "machine": machine.describe(),
         "code": runner.describe_code(runner.ROOT),
         "inputs": {folder.name: runner.digest_folder(folder), "text": source},
         "reference": {"name": options.reference, **versions},
-        "arms": {
-            "lily": {"device": options.device, "dtype": options.dtype, "digest": digest, "metrics": metrics},
-        },
+        "arms": {"lily": {**lily, "metrics": metrics}},
     }
 
 
@@ -194,15 +204,14 @@ def main() -> int:
     try:
         if options.record:
             runner.describe_code(runner.ROOT)  # before the work
-        metrics, source, top_ids = measure(options)
-        digest = arm.digest(top_ids)
+        metrics, source, lily = measure(options)
         for name, value in metrics.items():
             print(f"{name:22} {value:.6g}")
         print(f"text: {source}")
         if options.record:
-            path = runner.write_record(record(options, metrics, source, digest))
+            path = runner.write_record(record(options, metrics, source, lily))
             print(path.relative_to(runner.ROOT))
-    except (runner.BenchError, ValueError, OSError, ImportError) as error:
+    except (runner.BenchError, LilyError, ValueError, OSError, ImportError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

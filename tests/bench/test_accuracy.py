@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bench import accuracy
+from tests.softmetal import control
 
 
 def test_formulas_on_distributions_known_by_hand() -> None:
@@ -63,12 +64,22 @@ def test_another_dtype_and_text(
     assert lines["text:"] == "own.txt"
 
 
+@pytest.mark.skipif(not control.is_present(), reason="this build has no software Metal")
+def test_one_device_against_another(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--device", "metal", "--dtype", "float16", "--reference", "lily:cpu:float32")
+    assert run(monkeypatch, *arguments, "--context", "16", "--positions", "3") == 0
+    lines = dict(line.split(None, 1) for line in capsys.readouterr().out.splitlines())
+    assert lines["positions"] == "3"
+    assert 0 < float(lines["row_ratio_max"]) < 0.004  # docs/design/model.md, section 6
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--reference", "float16"], "'float16' is no reference"),
         (["--reference", "lily:cpu"], "is no reference"),
         (["--dtype", "float8"], "float8"),
+        (["--device", "cuda"], "cuda"),
         (["--positions", "1000000"], "tokens; 1000064 are needed"),
         (["--model", "./none"], "there is no folder"),
     ],
