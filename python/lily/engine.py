@@ -88,6 +88,8 @@ class Engine:
         chat_template: str | Path | None = None,
         progress: ProgressOption = None,
     ) -> None:
+        _check_paths(model=model, cache_dir=cache_dir, chat_template=chat_template)
+        _check_progress(progress)
         _check_choice("device", device, get_args(DeviceName))
         _check_choice("dtype", dtype, get_args(DtypeName))
         self._model = str(model)
@@ -491,6 +493,19 @@ def _is_single(prompt: object) -> bool:
     if not isinstance(prompt, (Sequence, np.ndarray)):
         raise TypeError(f"a prompt is text or token ids, or a list of either, not {type(prompt).__name__}")
     return len(prompt) == 0 or isinstance(prompt[0], (int, np.integer))
+
+
+def _check_paths(*, model: str | Path, cache_dir: str | Path | None, chat_template: str | Path | None) -> None:
+    for name, value in (("model", model), ("cache_dir", cache_dir), ("chat_template", chat_template)):
+        if not isinstance(value, (str, Path)) and not (value is None and name != "model"):
+            raise TypeError(f"{name} must be a str or a Path, not {type(value).__name__}")
+    if cache_dir == "":  # Path("") is the current folder, which nobody asked for
+        raise ValueError("cache_dir is empty; give a folder ('.' is the current one)")
+
+
+def _check_progress(progress: ProgressOption) -> None:
+    if progress is not None and not isinstance(progress, bool) and not callable(progress):
+        raise TypeError(f"progress must be True, False or a function of (done, total), not {type(progress).__name__}")
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:

@@ -21,6 +21,8 @@ def find_model(model: str | Path, revision: str | None = None) -> Path:
             "model is empty; give a folder ('.' is the current one), a Hugging Face id (org/name) or 'lily-nano'",
             path=str(model),
         )
+    if revision is not None and not isinstance(revision, str):
+        raise TypeError(f"revision must be a str, not {type(revision).__name__}")
     try:
         folder = Path(model).expanduser()
         is_folder, is_file = folder.is_dir(), folder.is_file()
@@ -39,6 +41,8 @@ def find_model(model: str | Path, revision: str | None = None) -> Path:
             raise ValueError(f"revision {revision!r} is of a Hugging Face id, but {str(model)!r} is a folder")
         return folder
     if str(model) in _PACKAGED:
+        if revision is not None:
+            raise ValueError(f"revision {revision!r} is of a Hugging Face id, but {str(model)!r} comes with lily")
         return Path(__file__).parent / "models" / str(model)
     if isinstance(model, Path) or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", model):
         raise CheckpointError(

@@ -333,6 +333,13 @@ def test_loading_says_what_fits(caplog: pytest.LogCaptureFixture) -> None:
         ({"memory_limit": "lots"}, ValueError, "24GiB"),
         ({"memory_limit": "1MiB"}, lily.MemoryLimitError, "memory_limit"),
         ({"chat_template": "missing.jinja"}, ChatTemplateError, "neither"),
+        ({"chat_template": b"x"}, TypeError, "chat_template must be a str or a Path, not bytes"),
+        ({"model": None}, TypeError, "model must be a str or a Path, not NoneType"),
+        ({"cache_dir": 5}, TypeError, "cache_dir must be a str or a Path, not int"),
+        ({"cache_dir": ""}, ValueError, "cache_dir is empty"),
+        ({"progress": 5}, TypeError, "progress must be True, False or a function"),
+        ({"revision": "main"}, ValueError, "'lily-nano' comes with lily"),
+        ({"revision": 5}, TypeError, "revision must be a str"),
     ],
 )
 def test_bad_options(options: dict[str, object], error: type[Exception], match: str) -> None:

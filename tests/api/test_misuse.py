@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import re
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from lily import Engine, LilyError
+from lily import Engine, EngineClosedError, LilyError
 
 OPTIONS = {"max_context": 1024, "memory_limit": "1GiB", "progress": False}
 MIB = 1 << 20
@@ -133,6 +134,41 @@ def test_interrupted_while_working(alarm: Alarm, phase: str) -> None:
             assert session.token_ids == [9, 8, 3]
         use = engine.runtime.state_use
         assert use["kept_slots"] == use["kept_pages"] == 0
+
+
+@needs_proc
+def test_memory_comes_back_from_threads_loops_interrupts_and_close(alarm: Alarm) -> None:
+    """All at once, each round on an engine of its own: everybody gets a result or a named error."""
+    options = {"temperature": 0, "ignore_eos": True}
+
+    def use(engine: Engine, endings: list[object]) -> None:
+        try:
+            while True:
+                engine.generate([1, 2, 3], max_tokens=20, **options)  # type: ignore[arg-type]
+        except BaseException as error:
+            endings.append(type(error))
+
+    async def cancel(engine: Engine) -> None:
+        task = asyncio.create_task(engine.agenerate([4, 5], max_tokens=1900, **options))  # type: ignore[arg-type]
+        await asyncio.sleep(0.02)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    def work() -> None:
+        engine, endings = open_engine(max_context=2048), list[object]()
+        threads = [threading.Thread(target=use, args=(engine, endings)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        asyncio.run(cancel(engine))
+        with pytest.raises(KeyboardInterrupt), alarm.after(0.02):
+            engine.generate([6, 7], max_tokens=2000, **options)  # type: ignore[arg-type]
+        engine.close()
+        for thread in threads:
+            thread.join()
+        assert endings == [EngineClosedError] * 4
+
+    rounds_keep_their_level(work, rounds=6, slack_bytes=8 * MIB)
 
 
 @needs_proc
