@@ -28,9 +28,17 @@ def load_weights(
     folder: str, config: ModelConfig, device: str = "cpu", progress: Callable[[int, int], None] | None = None
 ) -> tuple[dict[str, tuple[str, list[numpy.typing.NDArray[numpy.uint8]]]], dict[str, int]]: ...
 
-PAGE_TOKENS: int = 256
-
-def default_device() -> str: ...
+class ModelConfig:
+    def __init__(
+        self,
+        *,
+        family: str,
+        layer_types: Sequence[str],
+        sizes: Mapping[str, int],
+        rms_norm_eps: float,
+        rope_theta: float,
+        quantization: Mapping[str, int],
+    ) -> None: ...
 
 class Sampling:
     def __init__(
@@ -55,23 +63,6 @@ class SampleResult:
     def logprob(self) -> float: ...
     @property
     def top_logprobs(self) -> list[tuple[int, float]]: ...
-
-class ModelConfig:
-    def __init__(
-        self,
-        *,
-        family: str,
-        layer_types: Sequence[str],
-        sizes: Mapping[str, int],
-        rms_norm_eps: float,
-        rope_theta: float,
-        quantization: Mapping[str, int],
-    ) -> None: ...
-
-class CancelFlag:
-    def __init__(self) -> None: ...
-    def set(self) -> None: ...
-    def is_set(self) -> bool: ...
 
 class Snapshot:
     @property
@@ -112,6 +103,15 @@ class Timeline:
     def set_token_counts(self, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> None: ...
     def set_token_mask(self, mask: numpy.typing.NDArray[numpy.uint32] | None = None) -> None: ...
     def close(self) -> None: ...
+
+PAGE_TOKENS: int = 256
+
+def default_device() -> str: ...
+
+class CancelFlag:
+    def __init__(self) -> None: ...
+    def set(self) -> None: ...
+    def is_set(self) -> bool: ...
 
 class Runtime:
     def __init__(

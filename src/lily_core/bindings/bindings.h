@@ -8,6 +8,9 @@ namespace lily {
 void bind_errors(nanobind::module_& m);
 void bind_device(nanobind::module_& m);
 void bind_checkpoint(nanobind::module_& m);
+void bind_config(nanobind::module_& m);
+void bind_sampling(nanobind::module_& m);
+void bind_timeline(nanobind::module_& m);
 void bind_runtime(nanobind::module_& m);
 void bind_recording(nanobind::module_& m);
 

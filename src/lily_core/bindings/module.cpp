@@ -11,6 +11,9 @@ NB_MODULE(_core, m) {
   lily::bind_errors(m);
   lily::bind_device(m);
   lily::bind_checkpoint(m);
+  lily::bind_config(m);
+  lily::bind_sampling(m);
+  lily::bind_timeline(m);
   lily::bind_runtime(m);
   lily::bind_recording(m);
 }
