@@ -16,6 +16,7 @@ LayerType = Literal["linear_attention", "full_attention"]
 
 GROUP_SIZE = 64
 MAX_SIZE = 2**24  # of one size and of a product of two: devices count in 32 bits
+MAX_LAYERS = 1024  # of models that anybody made, the largest have a tenth of it
 FAMILIES = {"qwen3_5_moe": "qwen3_5_moe_text", "qwen3_next": "qwen3_next"}  # model_type -> that of the sizes
 SAMPLING_DEFAULTS = (
     *("temperature", "top_p", "top_k", "min_p"),
@@ -131,12 +132,12 @@ class Fields:
             self.refuse(name, "an object")
         return Fields(self.path, value, f"{self.prefix}{name}.")
 
-    def size(self, name: str, default: int | None = None, *, multiple_of: int = 1) -> int:
-        """A whole number from 1 to 2^31 - 1."""
+    def size(self, name: str, default: int | None = None, *, multiple_of: int = 1, largest: int = MAX_SIZE) -> int:
+        """A whole number from 1 to `largest`."""
         value = self.values.get(name, default)
-        expected = "a whole number >= 1" if multiple_of == 1 else f"a multiple of {multiple_of}"
-        if not _is_int(value) or not 1 <= value <= MAX_SIZE or value % multiple_of:
-            self.refuse(name, expected)
+        if not _is_int(value) or not 1 <= value <= largest or value % multiple_of:
+            kind = "a whole number" if multiple_of == 1 else f"a multiple of {multiple_of}"
+            self.refuse(name, f"{kind} from {multiple_of} to {largest}")
         return value
 
     def positive(self, name: str) -> float:
@@ -183,7 +184,7 @@ def load_config(folder: str | Path) -> ModelConfig:
 
     _refuse_other_models(model_type, top, text)
     theta, rotary_factor = _rope(text)
-    num_layers = text.size("num_hidden_layers")
+    num_layers = text.size("num_hidden_layers", largest=MAX_LAYERS)
     config = ModelConfig(
         model_type=model_type,
         hidden_size=text.size("hidden_size", multiple_of=GROUP_SIZE),

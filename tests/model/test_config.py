@@ -140,6 +140,8 @@ WRONG_IN_TEXT = [
         for name in ("num_hidden_layers", "vocab_size", "num_experts", "num_experts_per_tok", "linear_conv_kernel_dim")
         for value in (0, 1.0, "4", False, DELETE)
     ],
+    ("num_hidden_layers", 1025),
+    ("num_hidden_layers", 2**24),
     ("num_key_value_heads", 3),
     ("linear_num_value_heads", 2),
     ("linear_num_value_heads", 8),
