@@ -188,6 +188,40 @@ struct Chain : Vectors {
   std::unique_ptr<Buffer> d, unused, x, y;
 };
 
+// A program of one `twice`, made ready to run.
+struct Doubling {
+  Doubling() { chain.twice(), executable = device->compile(chain.program); }
+  void run() { device->wait(device->commit(*executable, 0)); }
+  std::unique_ptr<Device> device = make_device();
+  Chain chain{*device};
+  std::unique_ptr<Executable> executable;
+};
+
+struct Failure {
+  std::string code, kernel, message;
+  bool fatal = false;
+};
+
+// What `work` fails with.
+Failure failure_of(auto&& work) {
+  try {
+    work();
+  } catch (const DeviceError& error) {
+    return {error.code, error.kernel, error.what(), error.fatal};
+  }
+  return {};
+}
+
+void expect_code(const Failure& failure, const std::string& code) {
+  expect(failure.code == code, "the error's code is \"" + failure.code + "\"");
+}
+
+void change_settings(auto&& change) {
+  softmetal::Settings settings = softmetal::settings();
+  change(settings);
+  softmetal::configure(settings);
+}
+
 // Reads after writes, writes after reads, and two dispatches of one level.
 void check_order() {
   const auto device = make_device();
@@ -207,15 +241,12 @@ void check_order() {
 
 // Several command buffers under way, each behind the one before.
 void check_submissions() {
-  const auto device = make_device();
-  Chain chain(*device);
-  chain.twice();
-  const auto executable = device->compile(chain.program);
+  Doubling doubling;
   Device::Ticket last = 0;
-  for (int i = 0; i < 20; ++i) last = device->commit(*executable, 0);
-  device->wait(last);
+  for (int i = 0; i < 20; ++i) last = doubling.device->commit(*doubling.executable, 0);
+  doubling.device->wait(last);
   expect(last == 20, "a short program is one command buffer");
-  chain.expect_all(chain.x, static_cast<float>((1 << 21) - 1));
+  doubling.chain.expect_all(doubling.chain.x, static_cast<float>((1 << 21) - 1));
 }
 
 // A replay makes nothing that stays.
@@ -299,78 +330,40 @@ void check_time() {
 
 // A failed command buffer is an error with Metal's code, and the device goes on.
 void check_failure() {
-  const auto device = make_device();
-  Chain chain(*device);
-  chain.twice();
-  const auto executable = device->compile(chain.program);
-  softmetal::Settings settings = softmetal::settings();
-  settings.fail_code = 2;
-  softmetal::configure(settings);
-  std::string code;
-  try {
-    device->wait(device->commit(*executable, 0));
-  } catch (const DeviceError& error) {
-    code = error.code;
-    expect(!error.fatal, "a timeout of the GPU is not fatal");
-    expect(error.kernel == "moe_combine_f16", "the error names the kernel, not \"" + error.kernel + "\"");
-  }
-  expect(code == "gpu_timeout", "the error's code is \"" + code + "\"");
-  settings.fail_code = 0;
-  softmetal::configure(settings);
-  device->wait(device->commit(*executable, 0));
-  chain.expect_all(chain.x, 3);
+  Doubling doubling;
+  change_settings([](softmetal::Settings& s) { s.fail_code = 2; });
+  const Failure failure = failure_of([&] { doubling.run(); });
+  expect_code(failure, "gpu_timeout");
+  expect(!failure.fatal, "a timeout of the GPU is not fatal");
+  expect(failure.kernel == "moe_combine_f16", "the error names the kernel, not \"" + failure.kernel + "\"");
+  change_settings([](softmetal::Settings& s) { s.fail_code = 0; });
+  doubling.run();
+  doubling.chain.expect_all(doubling.chain.x, 3);
 }
 
 // Metal ignores what follows some errors: the device says so from then on.
 void check_fatal_failure() {
-  const auto device = make_device();
-  Chain chain(*device);
-  chain.twice();
-  const auto executable = device->compile(chain.program);
-  softmetal::Settings settings = softmetal::settings();
-  settings.fail_code = 4;
-  softmetal::configure(settings);
-  const auto code_of = [&] {
-    try {
-      device->wait(device->commit(*executable, 0));
-    } catch (const DeviceError& error) {
-      return error.code + (error.fatal ? " fatal" : "");
-    }
-    return std::string("no error");
-  };
-  std::string code = code_of();
-  expect(code == "access_revoked fatal", code);
-  settings.fail_code = 0;
-  softmetal::configure(settings);
-  code = code_of();
-  expect(code == "lost fatal", code);
+  Doubling doubling;
+  for (const auto& [fail_code, expected] : {std::pair(4, "access_revoked"), std::pair(0, "lost")}) {
+    change_settings([&](softmetal::Settings& s) { s.fail_code = fail_code; });
+    const Failure failure = failure_of([&] { doubling.run(); });
+    expect_code(failure, expected);
+    expect(failure.fatal, failure.code + " is fatal");
+  }
 }
 
 // A GPU that does not answer ends a wait.
 void check_hang() {
   debug += debug.empty() ? "timeout=1" : ",timeout=1";
-  softmetal::Settings settings = softmetal::settings();
-  settings.stalls = true;
-  {
-    const auto device = make_device();
-    Chain chain(*device);
-    chain.twice();
-    const auto executable = device->compile(chain.program);
-    softmetal::configure(settings);
-    std::string code, message;
-    const auto begin = std::chrono::steady_clock::now();
-    try {
-      device->wait(device->commit(*executable, 0));
-    } catch (const DeviceError& error) {
-      code = error.code, message = error.what();
-    }
-    const auto passed = std::chrono::steady_clock::now() - begin;
-    settings.stalls = false;
-    softmetal::configure(settings);
-    expect(code == "timeout", "the error's code is \"" + code + "\"");
-    expect(message.find("still runs moe_combine_f16") != std::string::npos, message);
-    expect(passed < std::chrono::seconds(20), "the wait took too long");
-  }
+  Doubling doubling;
+  change_settings([](softmetal::Settings& s) { s.stalls = true; });
+  const auto begin = std::chrono::steady_clock::now();
+  const Failure failure = failure_of([&] { doubling.run(); });
+  const auto passed = std::chrono::steady_clock::now() - begin;
+  change_settings([](softmetal::Settings& s) { s.stalls = false; });
+  expect_code(failure, "timeout");
+  expect(failure.message.find("still runs moe_combine_f16") != std::string::npos, failure.message);
+  expect(passed < std::chrono::seconds(20), "the wait took too long");
 }
 
 // A read behind the end of a buffer.
@@ -387,16 +380,13 @@ void check_overrun() {
 void check_compile_error() {
   const auto device = make_device();
   Chain chain(*device);
-  std::string code, message;
-  try {
+  const Failure failure = failure_of([&] {
     chain.program.dispatch(device->kernel("topk_f16"), RowsArgs{kRows},
                            {Vectors::whole(chain.x), Vectors::whole(chain.y), Vectors::whole(chain.y)}, {kRows});
     chain.run();
-  } catch (const DeviceError& error) {
-    code = error.code, message = error.what();
-  }
-  expect(code == "compile", "the error's code is \"" + code + "\"");
-  expect(message.find("topk.metal:2") != std::string::npos, message);
+  });
+  expect_code(failure, "compile");
+  expect(failure.message.find("topk.metal:2") != std::string::npos, failure.message);
 }
 
 // What the device says of its form of matrix products, with such forms.
