@@ -2,8 +2,8 @@
 
 State of the real size without the real weights:
 
-    python -m tools.make_synthetic FOLDER tests/model/configs/qwen3.6-35b-a3b-mlx-4bit.json --experts 8
-    cp python/lily/models/lily-nano/{tokenizer*.json,chat_template.jinja} FOLDER
+    python -m tools.make_synthetic FOLDER tests/model/configs/qwen3.6-35b-a3b-mlx-4bit.json --experts 8 \\
+        --tokenizer python/lily/models/lily-nano
     python -m bench.run cache --model FOLDER --context 2000 --rounds 2
 """
 

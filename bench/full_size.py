@@ -1,6 +1,7 @@
 """A checkpoint as large as the machine: time to load, prefill and decode, and the peak of memory, in one run.
 
-    python -m tools.make_synthetic FOLDER tests/model/configs/qwen3.6-35b-a3b-mlx-4bit.json
+    python -m tools.make_synthetic FOLDER tests/model/configs/qwen3.6-35b-a3b-mlx-4bit.json \\
+        --tokenizer python/lily/models/lily-nano
     python -m bench.full_size FOLDER --record
 
 The work runs in a process of its own with a memory limit of the weight files and --room bytes. Its memory is what the

@@ -5,7 +5,7 @@ the router spreads over all experts. The bytes come from blocks of noise that ar
 every machine. The block lengths are prime, so no two rows or experts are alike.
 
     python -m tools.make_synthetic FOLDER tests/model/configs/qwen3.6-35b-a3b-mlx-4bit.json --layers 4 [--experts 8]
-        [--unaligned] [--symmetric]
+        [--unaligned] [--symmetric] [--tokenizer python/lily/models/lily-nano]
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import copy
 import hashlib
 import json
+import shutil
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -192,13 +193,15 @@ def make_synthetic(
     unaligned: bool = False,
     symmetric: bool = False,
     hollow: bool = False,
+    tokenizer: Path | None = None,
 ) -> Path:
     """Write config.json and the weights of `config`, of its first `layers` layers only if given. Returns the folder.
 
     experts: so many in each layer; the state of a sequence, which no expert changes, keeps its real size.
     unaligned: tensor data starts at an odd byte, as mlx leaves it. symmetric: elements are scale (code - 2^(bits - 1)),
     the numbers of formats without a bias, such as GGUF's Q4_0; otherwise the codes are centred. hollow: all weights are
-    zero and take no room on the disk, for what needs only names and shapes.
+    zero and take no room on the disk, for what needs only names and shapes. tokenizer: the folder of a model whose tokenizer,
+    chat template and end of text this one gets.
     """
     config = copy.deepcopy(config)
     text = config.get("text_config", config)
@@ -210,6 +213,11 @@ def make_synthetic(
         text["num_experts"] = experts
         text["num_experts_per_tok"] = min(text["num_experts_per_tok"], experts)
     folder.mkdir(parents=True, exist_ok=True)
+    if tokenizer is not None:
+        for file in (*tokenizer.glob("tokenizer*.json"), *tokenizer.glob("chat_template.*")):
+            shutil.copy(file, folder)
+        for fields in (config, text):
+            fields.pop("eos_token_id", None)  # which would be ids of another tokenizer
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
     shards: list[list[Tensor]] = [[]]
     size = 0
@@ -237,9 +245,12 @@ def main() -> None:
     parser.add_argument("--experts", type=int)
     parser.add_argument("--unaligned", action="store_true")
     parser.add_argument("--symmetric", action="store_true", help="numbers that GGUF's Q4_0 holds too")
+    parser.add_argument(
+        "--tokenizer", type=Path, metavar="FOLDER", help="the model whose tokenizer and chat template it gets"
+    )
     args = parser.parse_args()
     config = json.loads(args.config.read_text(encoding="utf-8"))
-    switches = {"unaligned": args.unaligned, "symmetric": args.symmetric}
+    switches = {"unaligned": args.unaligned, "symmetric": args.symmetric, "tokenizer": args.tokenizer}
     make_synthetic(args.folder, config, layers=args.layers, experts=args.experts, **switches)
 
 

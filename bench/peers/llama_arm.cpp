@@ -1,7 +1,8 @@
 // Arm of bench/peers for llama.cpp and for forks that kept its interface: the C++ counterpart of bench/peers/measure.py.
 //
-//   peer MODEL.gguf TOKENS LOGITS STEPS THREADS CONTEXT...
+//   peer MODEL.gguf repacked|mapped TOKENS LOGITS STEPS THREADS CONTEXT...
 //
+// "repacked" is the layout that the engine computes fastest from, a copy of the weights; "mapped" reads the file where it lies.
 // TOKENS is a file of int32 token ids. For each context c the program reads the first c of them and decodes the next STEPS
 // one by one, after a warm-up of the same shape. LOGITS gets float32 rows: that after the prompt and those of the steps,
 // context after context; "-" writes none. README.md says how to build it.
@@ -31,10 +32,19 @@ struct Timing {
   std::vector<float> logits;  // [1 + steps, vocab_size]
 };
 
-// Weights in the layout that the engine computes fastest from. llama.cpp does it by default, ik_llama.cpp when asked.
+// ik_llama.cpp has a flag of its own for it; llama.cpp keeps repacked weights in its extra buffers.
 template <class Params>
-void repack_weights(Params& params) {
-  if constexpr (requires { params.repack_tensors; }) params.repack_tensors = true;
+void set_repacked(Params& params, bool repacked) {
+  if constexpr (requires { params.repack_tensors; }) {
+    params.repack_tensors = repacked;
+  } else {
+    params.use_extra_bufts = repacked;
+  }
+}
+
+bool is_repacked(const std::string& layout) {
+  if (layout != "repacked" && layout != "mapped") throw std::runtime_error("the layout is repacked or mapped, not " + layout);
+  return layout == "repacked";
 }
 
 template <class Context>
@@ -101,19 +111,20 @@ void log(ggml_log_level level, const char* text, void*) {
 }
 
 void run(int argc, char** argv) {
-  if (argc < 7) throw std::runtime_error("usage: peer MODEL.gguf TOKENS LOGITS STEPS THREADS CONTEXT...");
-  const Tokens tokens = read_tokens(argv[2]);
-  const std::string logits_path = argv[3];
-  const int steps = std::stoi(argv[4]), threads = std::stoi(argv[5]);
+  if (argc < 8) throw std::runtime_error("usage: peer MODEL.gguf repacked|mapped TOKENS LOGITS STEPS THREADS CONTEXT...");
+  const bool repacked = is_repacked(argv[2]);
+  const Tokens tokens = read_tokens(argv[3]);
+  const std::string logits_path = argv[4];
+  const int steps = std::stoi(argv[5]), threads = std::stoi(argv[6]);
   std::vector<int> contexts;
-  for (int i = 6; i < argc; ++i) contexts.push_back(std::stoi(argv[i]));
+  for (int i = 7; i < argc; ++i) contexts.push_back(std::stoi(argv[i]));
   const int longest = *std::max_element(contexts.begin(), contexts.end()) + steps;
   if (longest > static_cast<int>(tokens.size())) throw std::runtime_error("TOKENS has fewer ids than the contexts need");
 
   llama_log_set(log, nullptr);
   llama_backend_init();
   llama_model_params model_params = llama_model_default_params();
-  repack_weights(model_params);
+  set_repacked(model_params, repacked);
   llama_model* model = llama_model_load_from_file(argv[1], model_params);
   if (model == nullptr) throw std::runtime_error(std::string("cannot load ") + argv[1]);
   llama_context_params params = llama_context_default_params();

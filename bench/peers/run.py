@@ -43,19 +43,20 @@ class Workload:
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine to measure. program: what runs it; model: the weights as it reads them."""
+    """An engine to measure. program: what runs it; model: the weights as it reads them; layout: "repacked" or "mapped"."""
 
     name: str
     kind: str  # "lily", "mlx" or "llama"
     program: str
     model: Path
+    layout: str = "mapped"
 
     def command(self, work: Workload, tokens: Path, logits: Path | None = None) -> tuple[str, ...]:
         """The command line of its arm, run in the folder of the checkout."""
         contexts = tuple(map(str, work.contexts))
         if self.kind == "llama":
             threads = str(machine.describe()["usable_cores"])
-            files = (str(self.model), str(tokens), str(logits or "-"))
+            files = (str(self.model), self.layout, str(tokens), str(logits or "-"))
             return (self.program, *files, str(work.steps), threads, *contexts)
         written = ("--logits", str(logits)) if logits else ()
         files = ("--model", str(self.model), "--tokens", str(tokens), *written)
@@ -179,7 +180,10 @@ def engines_of(options: argparse.Namespace) -> list[Engine]:
     for name, program in (("ik_llama.cpp", options.ik_llama_cpp), ("llama.cpp", options.llama_cpp)):
         if program:
             # A bare name would be looked up in PATH. The path stays as given: records name no folder of this machine.
-            engines.append(Engine(name, "llama", program if "/" in program else f"./{program}", options.gguf))
+            path = program if "/" in program else f"./{program}"
+            engines.append(Engine(name, "llama", path, options.gguf, layout="repacked"))
+            if name == "ik_llama.cpp":
+                engines.append(Engine(f"{name} mapped", "llama", path, options.gguf))
     if options.mlx_lm:
         engines.append(Engine("mlx-lm", "mlx", options.mlx_lm, options.model))
     return engines

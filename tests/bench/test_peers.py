@@ -190,15 +190,16 @@ WORK = run.Workload((512, 2048), 32)
 
 def test_commands_of_the_engines() -> None:
     lily = run.Engine("lily", "lily", "python", Path("model"))
-    peer = run.Engine("llama.cpp", "llama", "/bin/peer", Path("x.gguf"))
+    peer = run.Engine("llama.cpp", "llama", "/bin/peer", Path("x.gguf"), layout="repacked")
     mlx = run.Engine("mlx-lm", "mlx", "python3", Path("model"))
     command = lily.command(WORK, Path("ids"), Path("rows"))
     assert command[:3] == ("python", "-m", "bench.peers.lily_arm")
     parsed = measure.options("").parse_args(command[3:])
     assert (parsed.model, parsed.tokens, parsed.logits) == ("model", Path("ids"), Path("rows"))
     assert (parsed.steps, parsed.contexts) == (32, [512, 2048])
-    program, model, ids, rows, steps, threads, *contexts = peer.command(WORK, Path("ids"))
-    assert (program, model, ids, rows, steps, contexts) == ("/bin/peer", "x.gguf", "ids", "-", "32", ["512", "2048"])
+    program, model, layout, ids, rows, steps, threads, *contexts = peer.command(WORK, Path("ids"))
+    assert (program, model, layout) == ("/bin/peer", "x.gguf", "repacked")
+    assert (ids, rows, steps, contexts) == ("ids", "-", "32", ["512", "2048"])
     assert int(threads) > 0
     assert mlx.workload(WORK) == run.Workload((8,), 2)
     assert lily.workload(WORK, [lily, peer]) == peer.workload(WORK, [lily, mlx]) == WORK

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lily import _core
+import lily
+from lily import Engine, _core
 from lily.config import load_config
 from tests.oracles.forward import forward
 from tools.make_synthetic import Model, make_synthetic
@@ -73,3 +74,12 @@ def test_few_experts_leave_the_state_at_its_real_size(tmp_path):
     # docs/design/model.md: 30 layers of 32 x 128 x 128 and 3 x 8192 float32, 10 layers of 256 x 2 x 2 x 256 elements
     assert runtime.state_use["slot_bytes"] == 30 * 4 * (32 * 128 * 128 + 3 * 8192)
     assert runtime.state_use["page_bytes"] == 10 * 256 * 2 * 2 * 256 * (2 if runtime.dtype == "float16" else 4)
+
+
+def test_the_tokenizer_of_another_model_brings_its_own_end_of_text(tmp_path):
+    config = json.loads(next(path for path in CONFIGS if path.stem == "qwen3.6-35b-a3b-mlx-4bit").read_text())
+    nano = Path(lily.__file__).parent / "models" / "lily-nano"
+    folder = make_synthetic(tmp_path, config, layers=4, experts=8, hollow=True, tokenizer=nano)
+    assert set(load_config(folder).stop_token_ids) <= set(load_config(nano).stop_token_ids)
+    with Engine(folder, device="cpu", max_context=512, memory_limit=8 << 30, progress=False) as engine:
+        assert "".join(engine.tokenizer.decode(engine.tokenizer.encode("a text"))) == "a text"
