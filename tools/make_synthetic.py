@@ -200,8 +200,8 @@ def make_synthetic(
     experts: so many in each layer; the state of a sequence, which no expert changes, keeps its real size.
     unaligned: tensor data starts at an odd byte, as mlx leaves it. symmetric: elements are scale (code - 2^(bits - 1)),
     the numbers of formats without a bias, such as GGUF's Q4_0; otherwise the codes are centred. hollow: all weights are
-    zero and take no room on the disk, for what needs only names and shapes. tokenizer: the folder of a model whose tokenizer,
-    chat template and end of text this one gets.
+    zero and take no room on the disk, for what needs only names and shapes. tokenizer: the folder of a model whose
+    tokenizer, chat template and end of text this one gets.
     """
     config = copy.deepcopy(config)
     text = config.get("text_config", config)
