@@ -43,7 +43,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine to measure. program: what runs it; model, layout ("repacked" or "mapped"): the weights as it reads them."""
+    """An engine to measure. program: what runs it; model: its weights; layout: "repacked" or "mapped"."""
 
     name: str
     kind: str  # "lily", "mlx" or "llama"
