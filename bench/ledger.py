@@ -31,7 +31,7 @@ from tools.msl.preamble import FORMS, kernel_defines
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "tests/model/configs/qwen3.6-35b-a3b-mlx-4bit.json"
 CONTEXTS = (256, 1024, 4096, 8192, 32_768, 131_072)
-CHUNK_TOKENS = 512  # of a prefill chunk: kMaxChunkTokens of src/lily_core/model/activations.h
+CHUNK_TOKENS = 512  # of a prefill chunk; a GPU with much memory takes more (src/lily_core/device/gpu.h)
 KEY_BLOCK = 32  # keys that attention's tiles take at a time
 DELTA_CHUNK = 64  # tokens of the delta rule's chunk
 WRITTEN_ONLY = ("kv", "logits")  # bound for both because a dispatch writes a part of them

@@ -117,13 +117,14 @@ def test_no_kernel_materialises_expanded_weights(ledger: Ledger) -> None:
     }  # fmt: skip
     small = {"blocks", "flags", "sample_blocks", "tokens", "results"}  # a plan, flags, what sampling leaves
     state = {"kv", "conv_state", "recurrent_state", "partial"}
+    longest_chunk = 1024  # of a GPU: src/lily_core/device/gpu.h
     written = set()
     for program in (ledger.recording.decode(8, 131_072), ledger.recording.prefill(CHUNK_TOKENS)):
         for kernel, _, _, ranges in program:
             for buffer, length, access in ranges:
                 if access != "r":
                     written.add(buffer)
-                    limit = CHUNK_TOKENS * a_row.get(buffer, 0) + (1 << 16) * (buffer in small)
+                    limit = longest_chunk * a_row.get(buffer, 0) + (1 << 16) * (buffer in small)
                     assert buffer in state or length <= limit, (kernel, buffer, length)
     assert {"d", "h", "qkv", "kv", "logits"} <= written
 
@@ -139,7 +140,7 @@ def test_every_kernel_fits_in_threadgroup_memory(ledger: Ledger) -> None:
 
 def test_prefill_of_a_chunk(ledger: Ledger) -> None:
     row = ledger.prefill(512)
-    assert (row.total.dispatches, row.levels) == (651, 541)  # as docs/design/kernels.md says
+    assert (row.total.dispatches, row.levels) == (771, 541)  # as docs/design/kernels.md says
 
 
 def test_prefill_of_a_chunk_and_a_piece(ledger: Ledger) -> None:

@@ -37,7 +37,7 @@ constexpr const char* kWrong = "inline float product(uint i) { return float(i % 
 constexpr const char* kSlow = R"(
 inline float product(uint i) {
   uint hash = i;
-  for (uint k = 0; k < 100u; ++k) hash = (hash ^ k) * 1664525u + 1013904223u;
+  for (uint k = 0; k < 30u; ++k) hash = (hash ^ k) * 1664525u + 1013904223u;
   return float(i % 7u) + (hash == 0u ? 2.0f : 1.0f);
 })";
 
