@@ -149,7 +149,8 @@ std::vector<float> expert_product(Device& device) {
 std::vector<float> attention(Device& device) {
   Operands operands(device);
   const std::uint32_t rows = 16, elements = rows * kModel.num_attention_heads * kModel.head_dim;
-  const std::vector<StepRow> step{StepRow{.position = 40}};
+  std::vector<StepRow> step(1);
+  step[0].position = 40;
   const std::uint64_t page = std::uint64_t{2} * kModel.num_key_value_heads * LILY_PAGE_TOKENS * kModel.head_dim;
   const std::vector<Range> ranges{operands.hold(step),          operands.halves(elements), operands.halves(elements),
                                   operands.hold(std::vector{0u}), operands.halves(page),     operands.output(elements * 2)};
