@@ -41,3 +41,13 @@ def test_a_fault_is_refused(tmp_path: Path, line: str, message: str) -> None:
     done = check_mac(tmp_path / "fault.mm")
     assert done.returncode != 0
     assert message in done.stderr
+
+
+def test_a_guard_that_is_missing_in_the_device_is_refused(tmp_path: Path) -> None:
+    text = (ROOT / "src/lily_core/device/metal/pipelines.mm").read_text()
+    guard = "if (@available(macOS 26.0, *)) options"
+    assert guard in text
+    (tmp_path / "pipelines.mm").write_text(text.replace(guard, "options"))
+    done = check_mac(tmp_path / "pipelines.mm")
+    assert done.returncode != 0
+    assert "only available on macOS 26.0" in done.stderr

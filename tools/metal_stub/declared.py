@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,13 +73,13 @@ def encoding_type(node: dict[str, str], enums: dict[str, str]) -> str:
     return ENCODINGS.get(enums.get(name, name), name)
 
 
-def clang_ast(header: Path) -> dict[str, Any]:
+def clang_ast(folder: Path) -> dict[str, Any]:
     spec = importlib.util.find_spec("ziglang")
     assert spec and spec.origin
     command = [
         *(sys.executable, "-m", "ziglang", "clang", "-x", "objective-c++", "-std=c++20", "-fobjc-runtime=macosx-26.0"),
         *("-fobjc-arc", "-fblocks", "-w", "-nostdinc++", "-isystem", str(Path(spec.origin).parent / "lib" / "include")),
-        *("-isystem", str(FOLDER), "-Xclang", "-ast-dump=json", "-fsyntax-only", str(header)),
+        *("-isystem", str(folder), "-Xclang", "-ast-dump=json", "-fsyntax-only", str(folder / "Metal" / "Metal.h")),
     ]
     tree: dict[str, Any] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     return tree
@@ -91,10 +92,10 @@ def enum_value(constant: dict[str, Any], previous: int) -> int:
     return previous + 1
 
 
-def declared() -> Declared:
-    """The declarations of Metal.h; Foundation has no independent source of facts."""
+def declared(folder: Path = FOLDER) -> Declared:
+    """The declarations of the Metal.h in `folder`; Foundation has no independent source of facts."""
     result = Declared()
-    nodes = clang_ast(FOLDER / "Metal" / "Metal.h")["inner"]
+    nodes = clang_ast(folder)["inner"]
     # By what each enumeration is stored as.
     enums = {
         node["name"]: node["fixedUnderlyingType"].get("desugaredQualType", node["fixedUnderlyingType"]["qualType"])
@@ -125,3 +126,21 @@ def declared() -> Declared:
                 + "".join(encoding_type(type_, enums) for type_ in parameters)
             )
     return result
+
+
+def disagreements(stub: Declared, facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What the facts say otherwise, or do not know: a line each."""
+    found = []
+    for key in sorted({*stub.signatures, *facts["methods"]}):
+        known = facts["methods"].get(key, {})
+        if key not in stub.signatures:
+            found.append(f"{key}: the stub no longer declares it")
+        elif not known:
+            found.append(f"{key}: no source knows it")
+        for source, ours in (("metal-cpp", stub.signatures), ("pyobjc", stub.encodings)):
+            if source in known and key in ours and known[source] != ours[key]:
+                found.append(f"{key}: {ours[key]} here, {known[source]} in {source}")
+    for name in sorted({*stub.values, *facts["values"]}):
+        if stub.values.get(name) != facts["values"].get(name):
+            found.append(f"{name}: {stub.values.get(name)} here, {facts['values'].get(name)} in pyobjc")
+    return found

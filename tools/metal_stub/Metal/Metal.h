@@ -18,14 +18,18 @@ static inline MTLSize MTLSizeMake(NSUInteger width, NSUInteger height, NSUIntege
 typedef NS_ENUM(NSInteger, MTLGPUFamily){
     MTLGPUFamilyApple7 = 1007,  // M1
     MTLGPUFamilyMetal3 = 5001,
-    MTLGPUFamilyMetal4 = 5002,
+    MTLGPUFamilyMetal4 LILY_SINCE(26.0) = 5002,
 };
 typedef NS_ENUM(NSUInteger, MTLLanguageVersion){
     MTLLanguageVersion3_1 = (3 << 16) + 1,
-    MTLLanguageVersion3_2 = (3 << 16) + 2,
-    MTLLanguageVersion4_0 = 4 << 16,
+    MTLLanguageVersion3_2 LILY_SINCE(15.0) = (3 << 16) + 2,
+    MTLLanguageVersion4_0 LILY_SINCE(26.0) = 4 << 16,
 };
-typedef NS_ENUM(NSInteger, MTLMathMode){MTLMathModeSafe = 0, MTLMathModeRelaxed = 1, MTLMathModeFast = 2};
+typedef NS_ENUM(NSInteger, MTLMathMode){
+    MTLMathModeSafe LILY_SINCE(15.0) = 0,
+    MTLMathModeRelaxed LILY_SINCE(15.0) = 1,
+    MTLMathModeFast LILY_SINCE(15.0) = 2,
+};
 typedef NS_ENUM(NSUInteger, MTLStorageMode){MTLStorageModeShared = 0, MTLStorageModePrivate = 2};
 typedef NS_OPTIONS(NSUInteger, MTLResourceOptions){
     MTLResourceStorageModeShared = 0,
@@ -44,8 +48,11 @@ typedef NS_ENUM(NSUInteger, MTLCommandBufferError){
     MTLCommandBufferErrorAccessRevoked = 4,   MTLCommandBufferErrorNotPermitted = 7,     MTLCommandBufferErrorOutOfMemory = 8,
     MTLCommandBufferErrorInvalidResource = 9, MTLCommandBufferErrorDeviceRemoved = 11,
 };
-typedef NS_OPTIONS(NSUInteger, MTLStages){MTLStageDispatch = 1 << 27};
-typedef NS_OPTIONS(NSUInteger, MTL4VisibilityOptions){MTL4VisibilityOptionNone = 0, MTL4VisibilityOptionDevice = 1};
+typedef NS_OPTIONS(NSUInteger, MTLStages){MTLStageDispatch LILY_SINCE(26.0) = 1 << 27};
+typedef NS_OPTIONS(NSUInteger, MTL4VisibilityOptions){
+    MTL4VisibilityOptionNone LILY_SINCE(26.0) = 0,
+    MTL4VisibilityOptionDevice LILY_SINCE(26.0) = 1,
+};
 
 @protocol MTLDevice, MTLFunction, MTL4CommandQueue, MTL4CommandAllocator, MTL4CommandBuffer, MTL4ArgumentTable;
 @protocol MTL4ComputeCommandEncoder;
