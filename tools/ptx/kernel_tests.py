@@ -64,10 +64,11 @@ class Outcomes:
             self.failures[report.nodeid] = report.longreprtext[-1000:]
 
 
-def run_tests(files: list[Path]) -> Outcomes:
-    """The tests of these files for the Metal device."""
+def run_tests(files: list[Path], seed: int = 0) -> Outcomes:
+    """The tests of these files for the Metal device. `seed` is that of property tests."""
     outcomes = Outcomes()
     options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml")]
+    options += [f"--hypothesis-seed={seed}"]
     status = pytest.main([*options, "-k", "metal", *map(str, files)], plugins=[outcomes])
     if status != pytest.ExitCode.OK and not outcomes.failures:
         outcomes.failures["pytest"] = f"exit status {int(status)}"  # no tests, an error of its own
