@@ -1,10 +1,16 @@
 """Faults planted in good shaders, each with the check that catches it."""
 
+import signal
+import subprocess
+import sys
+import textwrap
+
 import numpy as np
 import pytest
 
-from tests.msl.runtime import KernelFault, run
+from tests.msl.runtime import ROOT, KernelFault, run
 from tests.msl.test_cpu import SHADERS, bfloat, from_bfloat, kernel, row_sum
+from tests.softmetal import control
 from tools.msl.errors import ShaderError
 
 X = np.random.default_rng(0).uniform(0.5, 1.5, (4, 256)).astype(np.float32)
@@ -125,6 +131,36 @@ def test_a_fault_leaves_the_runtime_usable():
     with pytest.raises(KernelFault):
         run(kernel("y[32] = 0.0f;"), "f", [np.zeros(32, np.float32)])
     assert (run(kernel("y[i] = simd_sum(1.0f);"), "f", [np.zeros(32, np.float32)])[0] == 32).all()
+
+
+@pytest.mark.parametrize("order", ["rm", "rmr", "mrm"])
+def test_a_fault_outside_of_kernels_ends_the_process(order):
+    """Also where both runtimes, this one (r) and that of software Metal (m), were put in front of the other."""
+    if not control.is_present():
+        pytest.skip("lily was built without software Metal")
+    code = f"""
+        import ctypes, faulthandler
+        import numpy as np
+        from lily import _core
+        from tests.kernels.harness import NANO, pack
+        from tests.msl.runtime import run
+
+        faulthandler.enable()
+        device = _core.Device("metal", sizes=NANO)
+        source = {kernel("y[i] = 1.0f;")!r}
+        for which in {order!r}:
+            if which == "r":
+                run(source, "f", [np.zeros(32, np.float32)])
+            else:
+                x = np.ones((1, 64), np.float32)
+                device.run("rms_norm_f16", pack(1), [x, x[0].copy(), x.astype(np.float16)], (1, 1, 1))
+        ctypes.string_at(8)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == -signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in done.stderr  # the handler that was there before both
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,8 @@ struct Crash {
   const char* what;
   std::uintptr_t address;  // 0: unknown
 } crash;
-struct sigaction previous_actions[NSIG];
+struct sigaction first_actions[NSIG], previous_actions[NSIG];  // before this runtime came at all; before it came last
+thread_local bool is_passing_on;
 
 [[noreturn]] void faulted() { machine.fail(std::string(crash.what) + ": " + machine.where(), crash.address); }
 
@@ -166,23 +167,33 @@ void on_signal(int number, siginfo_t* info, void* context) {
     registers[REG_RIP] = reinterpret_cast<std::int64_t>(&faulted);
     return;
   }
-  const struct sigaction& previous = previous_actions[number];
-  if (previous.sa_flags & SA_SIGINFO) return previous.sa_sigaction(number, info, context);
-  if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) return previous.sa_handler(number);
-  sigaction(number, &previous, nullptr);
+  // Of two such runtimes in a process (an extension, a test's library) each may have come before the other.
+  const struct sigaction& next = is_passing_on ? first_actions[number] : previous_actions[number];
+  is_passing_on = true;
+  if (next.sa_flags & SA_SIGINFO) {
+    next.sa_sigaction(number, info, context);
+  } else if (next.sa_handler != SIG_DFL && next.sa_handler != SIG_IGN) {
+    next.sa_handler(number);
+  } else {
+    sigaction(number, &next, nullptr);
+  }
+  is_passing_on = false;
 }
 
 void catch_signals() {
   struct sigaction action {};
   action.sa_sigaction = on_signal;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+  static bool is_installed = false;
   for (const int number : {SIGSEGV, SIGBUS, SIGFPE}) {
     struct sigaction now;
     sigaction(number, nullptr, &now);
     if (now.sa_sigaction == on_signal) continue;  // another handler may have come in between
     previous_actions[number] = now;
+    if (!is_installed) first_actions[number] = now;
     sigaction(number, &action, nullptr);
   }
+  is_installed = true;
   // A fiber that overruns its stack has none left for the handler.
   static thread_local char alternate[64 << 10];
   stack_t stack{};
