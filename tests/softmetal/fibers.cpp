@@ -147,8 +147,7 @@ struct Crash {
   const char* what;
   std::uintptr_t address;  // 0: unknown
 } crash;
-struct sigaction first_actions[NSIG], previous_actions[NSIG];  // before this runtime came at all; before it came last
-thread_local bool is_passing_on;
+struct sigaction previous_actions[NSIG];
 
 [[noreturn]] void faulted() { machine.fail(std::string(crash.what) + ": " + machine.where(), crash.address); }
 
@@ -167,40 +166,39 @@ void on_signal(int number, siginfo_t* info, void* context) {
     registers[REG_RIP] = reinterpret_cast<std::int64_t>(&faulted);
     return;
   }
-  // Of two such runtimes in a process (an extension, a test's library) each may have come before the other.
-  const struct sigaction& next = is_passing_on ? first_actions[number] : previous_actions[number];
-  is_passing_on = true;
-  if (next.sa_flags & SA_SIGINFO) {
-    next.sa_sigaction(number, info, context);
-  } else if (next.sa_handler != SIG_DFL && next.sa_handler != SIG_IGN) {
-    next.sa_handler(number);
-  } else {
-    sigaction(number, &next, nullptr);
-  }
-  is_passing_on = false;
+  const struct sigaction& previous = previous_actions[number];
+  if (previous.sa_flags & SA_SIGINFO) return previous.sa_sigaction(number, info, context);
+  if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) return previous.sa_handler(number);
+  sigaction(number, &previous, nullptr);
 }
 
-void catch_signals() {
-  struct sigaction action {};
-  action.sa_sigaction = on_signal;
-  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-  static bool is_installed = false;
-  for (const int number : {SIGSEGV, SIGBUS, SIGFPE}) {
-    struct sigaction now;
-    sigaction(number, nullptr, &now);
-    if (now.sa_sigaction == on_signal) continue;  // another handler may have come in between
-    previous_actions[number] = now;
-    if (!is_installed) first_actions[number] = now;
-    sigaction(number, &action, nullptr);
+// While a kernel runs. Not for longer: of two such runtimes in a process, each would come to stand in front of the other, and a
+// fault of neither would go round between them for ever.
+class CaughtSignals {
+ public:
+  CaughtSignals() {
+    struct sigaction action {};
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+    for (const int number : kNumbers) sigaction(number, &action, &previous_actions[number]);
+    // A fiber that overruns its stack has none left for the handler.
+    static thread_local char alternate[64 << 10];
+    stack_t stack{};
+    stack.ss_sp = alternate;
+    stack.ss_size = sizeof alternate;
+    sigaltstack(&stack, nullptr);
   }
-  is_installed = true;
-  // A fiber that overruns its stack has none left for the handler.
-  static thread_local char alternate[64 << 10];
-  stack_t stack{};
-  stack.ss_sp = alternate;
-  stack.ss_size = sizeof alternate;
-  sigaltstack(&stack, nullptr);
-}
+  ~CaughtSignals() {
+    for (const int number : kNumbers) {
+      struct sigaction now;
+      sigaction(number, nullptr, &now);
+      if (now.sa_sigaction == on_signal) sigaction(number, &previous_actions[number], nullptr);
+    }
+  }
+
+ private:
+  static constexpr int kNumbers[] = {SIGSEGV, SIGBUS, SIGFPE};
+};
 
 // ---- Fibers
 
@@ -447,7 +445,7 @@ Outcome Machine::run(const Launch& launch) {
 
 Outcome launch(const Launch& launch) {
   const std::lock_guard lock(machine_mutex);
-  catch_signals();
+  const CaughtSignals caught;
   *launch.library->runtime = &runtime;
   is_machine_thread = true;
   const Outcome outcome = machine.run(launch);
