@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.msl.linter import lint
 from tools.msl.build import Source
+from tools.msl.lint import lint
 
 HEAD = "#include <metal_stdlib>\nusing namespace metal;\n"
 KERNEL = (

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.msl.linter import lint
 from tools.msl.build import Source, expand, ptx, threadgroup_bytes
+from tools.msl.lint import lint
 from tools.msl.preamble import model_defines
 from tools.msl.translate import translate
 
