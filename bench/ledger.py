@@ -294,7 +294,8 @@ def kernel_table(ledger: Ledger, row: Row) -> None:
 
 def calibration(ledger: Ledger) -> None:
     """The formula for the published engine, beside what was published."""
-    print("\nCalibration: the published engine by the same formula (35B, M5 Max)")
+    print("\nCalibration: the published engine by the same formula (35B, M5 Max). Prefill: FLOPs only. Short prompts,")
+    print("for which all weights are read for few rows, come out too fast.")
     print(f"{'context':>8} {'decode published':>17} {'formula':>8} {'prefill published':>18} {'formula':>8}")
     machine = ledger.machine
     state = 3 * 4 * ledger.state * ledger.sizes["num_linear_layers"]
