@@ -103,7 +103,7 @@ def cplusplus(source: Source, entries: str) -> tuple[str, list[Kernel]]:
 
 
 @cache
-def _fingerprint() -> bytes:
+def fingerprint() -> bytes:
     """Changes whenever this package does."""
     digest = hashlib.sha256()
     for path in sorted(p for p in HERE.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
@@ -113,7 +113,7 @@ def _fingerprint() -> bytes:
 
 def _cached(suffix: str, source: Source, flags: Sequence[str]) -> Path:
     """Where the output for this source and these flags lies, by content."""
-    digest = hashlib.sha256(_fingerprint())
+    digest = hashlib.sha256(fingerprint())
     for part in (source.name, source.text, *flags, *(f"{k}={v}" for k, v in sorted(source.defines.items()))):
         digest.update(part.encode() + b"\0")
     for folder in source.folders:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.msl.build import Source, ptx
+from tools.msl.build import Source, fingerprint, ptx
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class PtxFolder:
         return gzip.decompress(path.read_bytes()).decode()
 
     def _file(self, shader: Path, defines: Mapping[str, str]) -> Path:
-        """The shader, what it includes, and the macros that occur in them are all that can change the PTX."""
+        """The shader, what it includes, the macros in them and the translator are all that can change the PTX."""
         text = "\n".join(_texts(shader, set()))
         used = {name: defines[name] for name in sorted(set(re.findall(r"\bLILY_\w+", text)) & defines.keys())}
-        digest = hashlib.sha256(f"{text}\0{used}".encode()).hexdigest()
+        digest = hashlib.sha256(fingerprint() + f"{text}\0{used}".encode()).hexdigest()
         return self.path / f"{shader.stem}-{digest[:16]}.ptx.gz"
 
 
