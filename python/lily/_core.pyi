@@ -170,6 +170,7 @@ class Runtime:
         token_ids: Sequence[int] | None,
         *,
         sampling: Sequence[Sampling | None] | None = None,
+        masks: Sequence[Callable[[], numpy.typing.NDArray[numpy.uint32]] | None] | None = None,
     ) -> list[SampleResult | None]: ...
     def close(self) -> None: ...
 

@@ -115,6 +115,8 @@ class Generation:
             given = self.sampling.given
             early, normal, forced = self._native_sampling()
             guide = self.guide
+            if guide is not None:
+                timeline.set_token_mask(guide.mask() if guide.restricts else None)
             text = Detokenizer(
                 self.id_to_bytes, tuple(given.stop), include_stop_str_in_output=given.include_stop_str_in_output
             )
@@ -134,7 +136,7 @@ class Generation:
                 timeline,
                 self.prompt_token_ids,
                 cache,
-                self._guided(timeline, forced) or (early if given.min_tokens else normal),
+                forced if self._is_forced else early if given.min_tokens else normal,
             )
             first_token = perf_counter()
             while drawn is not None:
@@ -159,8 +161,14 @@ class Generation:
                     )
                     return
                 yield Chunk(text=piece, token_id=drawn.token_id, logprob=logprob)
-                sampling = self._guided(timeline, forced) or (early if num_tokens < given.min_tokens else normal)
-                (drawn,) = runtime.decode([timeline], None, sampling=[sampling])
+                sampling = forced if self._is_forced else early if num_tokens < given.min_tokens else normal
+                mask = None
+                if guide is not None:
+                    if guide.restricts:
+                        mask = guide.mask  # takes milliseconds at times: called while the device computes the logits
+                    else:
+                        timeline.set_token_mask(None)
+                (drawn,) = runtime.decode([timeline], None, sampling=[sampling], masks=[mask])
         except CancelledError as error:
             error.usage = self._usage(num_tokens, cached_tokens)
             raise
@@ -188,12 +196,9 @@ class Generation:
             raise
         return timeline, cached_tokens
 
-    def _guided(self, timeline: _core.Timeline, forced: _core.Sampling) -> _core.Sampling | None:
-        """Give the device the mask for the next token; returns `forced` if it leaves only one."""
-        if self.guide is None:
-            return None
-        timeline.set_token_mask(self.guide.mask())
-        return None if self.guide.forced_token is None else forced
+    @property
+    def _is_forced(self) -> bool:
+        return self.guide is not None and self.guide.forced_token is not None
 
     def _native_sampling(self) -> tuple[_core.Sampling, _core.Sampling, _core.Sampling]:
         """The options before min_tokens, where no stop id can be drawn, after it, and for a token that is forced."""

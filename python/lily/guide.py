@@ -27,12 +27,18 @@ class Guide:
         """Whether the grammar is complete and nothing can follow."""
         return self._grammar is not None and self._grammar.finished
 
-    def mask(self) -> NDArray[np.uint32] | None:
-        """Bits of the tokens that may come next, uint32 [ceil(vocab_size / 32)], or None for all."""
+    @property
+    def restricts(self) -> bool:
+        """Whether the next token has a mask."""
+        return self._grammar is not None or self.forced_token is not None
+
+    def mask(self) -> NDArray[np.uint32]:
+        """Bits of the tokens that may come next, uint32 [ceil(vocab_size / 32)], where `restricts` says so."""
         token_id = self.forced_token
         if token_id is not None:
             return single_token(self._one, token_id)
-        return None if self._grammar is None else self._grammar.mask()
+        assert self._grammar is not None
+        return self._grammar.mask()
 
     def push(self, token_id: int) -> None:
         """Go on by the token that was drawn."""

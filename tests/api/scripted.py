@@ -72,7 +72,12 @@ class ScriptedRuntime:
         return self._draw(timeline) if sampling is not None else None
 
     def decode(
-        self, timelines: Sequence[ScriptedTimeline], token_ids: Sequence[int] | None, *, sampling: Sequence[object]
+        self,
+        timelines: Sequence[ScriptedTimeline],
+        token_ids: Sequence[int] | None,
+        *,
+        sampling: Sequence[object],
+        masks: Sequence[object],
     ) -> list[Drawn]:
         if self.gate is not None:
             self.gate.acquire()

@@ -56,6 +56,22 @@ def test_a_budget_closes_the_think_block(engine: Engine) -> None:
     assert without.reasoning is None and without.content == free.content
 
 
+def test_a_budget_of_sixteen_tokens(engine: Engine) -> None:
+    close = engine.tokenizer.added_tokens["</think>"]
+    stops = dict.fromkeys(engine.stop_token_ids, -1e9)
+    bridge = engine.tokenize(BRIDGE, allow_special=True)
+    # The model itself would never close the block, so all sixteen tokens are used.
+    options = SamplingParams(temperature=0, logit_bias={close: -1e9, **stops}, max_tokens=16 + len(bridge) + 8)
+    stream = engine.stream_chat(QUESTION, options, reasoning=16)
+    token_ids = [chunk.token_id for chunk in stream]
+    reply = stream.result()
+    assert close not in token_ids[:16] and token_ids[16 : 16 + len(bridge)] == bridge
+    assert reply.reasoning is not None and reply.reasoning.endswith(BRIDGE.partition("<")[0].strip())
+    assert reply.content and "</think>" not in reply.content
+    # The bridge counts, up to its closing tag.
+    assert reply.usage.reasoning_tokens == 16 + bridge.index(close) + 1
+
+
 def test_a_budget_and_a_schema_go_together(engine: Engine) -> None:
     reply = both_ways(engine, reasoning=True, temperature=0, thinking_token_budget=4, json_schema=SCHEMA)
     jsonschema.validate(json.loads(reply.content), SCHEMA)

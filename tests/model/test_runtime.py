@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lily import _core
-from lily.errors import CancelledError, MemoryLimitError
+from lily.errors import CancelledError, DeviceError, MemoryLimitError
 from tests.model.support import FAMILIES, check_gate, decode_rows, ids, load, prefill
 from tests.oracles.forward import forward
 
@@ -206,3 +206,58 @@ def test_views_of_logits_survive_the_runtime(checkpoint):
         runtime.decode([timeline], [1])
     with pytest.raises(RuntimeError, match="closed"):
         _ = timeline.num_tokens
+
+
+def masked_tokens(runtime, masks, how):
+    """Tokens drawn greedily, each under its mask [V / 32], given before the step or by a function within it."""
+    timeline, greedy = runtime.timeline(), _core.Sampling()
+    timeline.set_token_mask(masks[0])
+    drawn = [runtime.prefill(timeline, ids(*PROMPT), wants_logits=True, sampling=greedy).token_id]
+    for mask in masks[1:]:
+        if how == "before":
+            timeline.set_token_mask(mask)
+        given = [lambda mask=mask: mask] if how == "within" else None
+        drawn.append(runtime.decode([timeline], None, sampling=[greedy], masks=given)[0].token_id)
+    return drawn
+
+
+@pytest.mark.parametrize("device", ["cpu", "metal"])
+def test_masks_given_while_logits_are_computed_draw_the_same_tokens(checkpoint, device):
+    try:
+        runtime = load(checkpoint("qwen3_5_moe"), device=device, dtype="auto", max_context=256)
+    except DeviceError as error:
+        pytest.skip(str(error))
+    masks = np.random.default_rng(1).integers(0, 2**32, (6, 16), np.uint32)
+    masks[3] = 0
+    masks[3, 5] = 1 << 9
+    drawn = masked_tokens(runtime, masks, "within")
+    assert drawn == masked_tokens(runtime, masks, "before")
+    assert drawn[3] == 5 * 32 + 9
+    assert all(mask[token_id // 32] >> (token_id % 32) & 1 for mask, token_id in zip(masks, drawn, strict=True))
+    # Without a new one the last mask holds on.
+    timelines, greedy = [runtime.timeline(), runtime.timeline()], _core.Sampling()
+    for masked in ([masks[3], None], [None, masks[3]]):
+        given = [mask if mask is None else (lambda mask=mask: mask) for mask in masked]
+        results = runtime.decode(timelines, [1, 2], sampling=[greedy] * 2, masks=given)
+        assert [result.token_id == drawn[3] for result in results] == [True, masked[1] is not None]
+    runtime.close()
+
+
+def test_an_error_in_a_mask_function_ends_the_step_only(checkpoint):
+    runtime = load(checkpoint("qwen3_5_moe"))
+    timeline, greedy = runtime.timeline(), _core.Sampling()
+    prefill(runtime, timeline, PROMPT)
+
+    def fail():
+        raise ZeroDivisionError("in the mask")
+
+    with pytest.raises(ZeroDivisionError, match="in the mask"):
+        runtime.decode([timeline], [7], sampling=[greedy], masks=[fail])
+    with pytest.raises(ValueError, match="a token mask has 16 words of 32 tokens, not 3"):
+        runtime.decode([timeline], [7], sampling=[greedy], masks=[lambda: np.zeros(3, np.uint32)])
+    with pytest.raises(ValueError, match="differ in number"):
+        runtime.decode([timeline], [7], sampling=[greedy], masks=[None, None])
+    assert timeline.num_tokens == len(PROMPT)
+    timeline.set_token_mask(None)
+    runtime.decode([timeline], [7], sampling=[greedy])
+    check_gate(timeline.logits, forward(checkpoint("qwen3_5_moe"), [*PROMPT, 7])[-1])

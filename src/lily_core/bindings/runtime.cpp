@@ -40,7 +40,8 @@ std::optional<SampleResult> prefill(const BoundRuntime& bound, BoundTimeline& bo
 
 std::vector<std::optional<SampleResult>> decode(const BoundRuntime& bound, const std::vector<BoundTimeline*>& bound_timelines,
                                                 const std::optional<std::vector<std::uint32_t>>& token_ids,
-                                                const std::optional<std::vector<const Sampling*>>& samplings) {
+                                                const std::optional<std::vector<const Sampling*>>& samplings,
+                                                const std::optional<std::vector<nb::object>>& masks) {
   const auto runtime = bound.get();
   std::vector<std::shared_ptr<Timeline>> alive;
   std::vector<Timeline*> timelines;
@@ -51,8 +52,21 @@ std::vector<std::optional<SampleResult>> decode(const BoundRuntime& bound, const
     timelines.push_back(alive.back().get());
   }
   const std::vector<const Sampling*> rows = samplings.value_or(std::vector<const Sampling*>(timelines.size(), nullptr));
+  std::vector<FillMask> fill_masks;
+  for (std::size_t row = 0; masks && row < masks->size(); ++row) {
+    const nb::object& mask = (*masks)[row];
+    if (mask.is_none()) {
+      fill_masks.emplace_back();
+      continue;
+    }
+    fill_masks.emplace_back([&mask](std::span<std::uint32_t> words) {
+      const nb::gil_scoped_acquire acquire;
+      copy_mask(span_of(nb::cast<Words>(mask())), words);
+    });
+  }
   const nb::gil_scoped_release release;
-  return runtime->decode(timelines, token_ids ? std::optional<std::span<const std::uint32_t>>(*token_ids) : std::nullopt, rows);
+  return runtime->decode(timelines, token_ids ? std::optional<std::span<const std::uint32_t>>(*token_ids) : std::nullopt, rows,
+                         fill_masks);
 }
 
 std::map<std::string, std::uint64_t> memory_bytes(const BoundRuntime& bound) {
@@ -110,6 +124,7 @@ std::unique_ptr<BoundTimeline> open_timeline(const BoundRuntime& bound) {
 
 }  // namespace
 
+#define LILY_MASK_FUNCTION "collections.abc.Callable[[], numpy.typing.NDArray[numpy.uint32]]"
 void bind_runtime(nb::module_& m) {
   m.attr("PAGE_TOKENS") = LILY_PAGE_TOKENS;
   m.def("default_device", [] { return kDefaultDevice; }, "The device that \"auto\" means on this machine.");
@@ -157,11 +172,14 @@ void bind_runtime(nb::module_& m) {
                    "sampling: Sampling | None = None, cancel: CancelFlag | None = None) -> SampleResult | None"),
            "Extends the timeline by one chunk of 1 to max_chunk_tokens tokens. On any error the timeline is as before.")
       .def("decode", &decode, "timelines"_a, "token_ids"_a.none(), nb::kw_only(), "sampling"_a.none() = nb::none(),
+           "masks"_a.none() = nb::none(),
            nb::sig("def decode(self, timelines: collections.abc.Sequence[Timeline], token_ids: collections.abc.Sequence[int] | "
                    "None, *, "
-                   "sampling: collections.abc.Sequence[Sampling | None] | None = None) -> list[SampleResult | None]"),
+                   "sampling: collections.abc.Sequence[Sampling | None] | None = None, "
+                   "masks: collections.abc.Sequence[" LILY_MASK_FUNCTION " | None] | None = None) -> list[SampleResult | None]"),
            "Appends one token to each of up to max_step_rows timelines. Without token ids each continues with the token drawn "
-           "last.")
+           "last. masks: per timeline None, or a function that gives what set_token_mask takes; it is called while the device "
+           "computes the logits, and must not call this runtime.")
       .def("close", &BoundRuntime::close, "Frees the model's memory, once no view of its logits is left.");
 }
 

@@ -54,7 +54,7 @@ std::uint32_t step_bucket(std::uint64_t context) {
   return static_cast<std::uint32_t>(bucket);
 }
 
-Program decode_program(Device& device, const Model& m, std::uint32_t rows, std::uint32_t bucket) {
+Program decode_program(Device& device, const Model& m, std::uint32_t rows, std::uint32_t bucket, bool masks_follow) {
   auto& [c, weights, state, a, io, rope, slots] = m;
   Program program;
   Recorder op(device, program, c.precision);
@@ -71,7 +71,10 @@ Program decode_program(Device& device, const Model& m, std::uint32_t rows, std::
       record_moe(op, m, w.moe, layer, rows);
     }
   }
-  record_head(op, m, {io.step.buffer().get(), 0, rows * sizeof(StepRow)}, {a.x.get(), 0, a.x->length()}, rows);
+  const Range step{io.step.buffer().get(), 0, rows * sizeof(StepRow)};
+  record_head(op, m, step, {a.x.get(), 0, a.x->length()}, rows);
+  if (masks_follow) program.end_segment();
+  record_sampler(op, m, step, rows);
   return program;
 }
 

@@ -96,9 +96,11 @@ Program prefill_program(Device& device, const Model& m, std::uint32_t rows, bool
     program.end_segment();
   }
   const std::uint64_t row_bytes = std::uint64_t{4} * c.hidden_size;
-  if (wants_logits)
-    record_head(op, m, {io.step.buffer().get(), sizeof(StepRow), sizeof(StepRow)}, {a.x.get(), (rows - 1) * row_bytes, row_bytes},
-                1);
+  if (wants_logits) {
+    const Range step{io.step.buffer().get(), sizeof(StepRow), sizeof(StepRow)};
+    record_head(op, m, step, {a.x.get(), (rows - 1) * row_bytes, row_bytes}, 1);
+    record_sampler(op, m, step, 1);
+  }
   return program;
 }
 

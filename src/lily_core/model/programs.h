@@ -27,8 +27,9 @@ struct Model {
 // Positions that a recorded step covers: 256, 512, 1024, …, the first that holds `context`.
 std::uint32_t step_bucket(std::uint64_t context);
 
-// One step of `rows` rows whose positions are below `bucket`.
-Program decode_program(Device& device, const Model& model, std::uint32_t rows, std::uint32_t bucket);
+// One step of `rows` rows whose positions are below `bucket`. With `masks_follow` the sampler is a segment of its own: the host
+// may write token masks while the device computes the logits.
+Program decode_program(Device& device, const Model& model, std::uint32_t rows, std::uint32_t bucket, bool masks_follow);
 
 // One chunk of `rows` tokens of one timeline; a segment per layer, so the host may cancel in between. Row 0 of `step` is the
 // chunk. With `wants_logits` the last token goes through the head and the sampler; row 1 of `step` is that token.
@@ -37,6 +38,7 @@ Program prefill_program(Device& device, const Model& model, std::uint32_t rows, 
 // The head and the sampler, shared by both programs: `step` is where the rows' StepRows start, `x` their residual stream.
 class Recorder;
 void record_head(Recorder& op, const Model& model, const Range& step, const Range& x, std::uint32_t rows);
+void record_sampler(Recorder& op, const Model& model, const Range& step, std::uint32_t rows);
 
 // Row `layer` of expert_slot.
 Range expert_slots(const Model& model, std::uint32_t layer);

@@ -20,7 +20,7 @@ Recording::Recording(const std::string& folder, const ModelConfig& config, std::
 
 Program Recording::decode(std::uint32_t rows, std::uint32_t context) {
   if (rows == 0 || rows > kMaxStepRows) throw std::invalid_argument("a step has 1 to " + std::to_string(kMaxStepRows) + " rows");
-  return decode_program(device_, model(), rows, step_bucket(context));
+  return decode_program(device_, model(), rows, step_bucket(context), false);
 }
 
 Program Recording::prefill(std::uint32_t rows) {

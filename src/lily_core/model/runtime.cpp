@@ -146,10 +146,10 @@ MemoryPlan Runtime::plan_memory(const RuntimeOptions& options, std::uint64_t wei
   return plan;
 }
 
-Runtime::Recorded& Runtime::decode_recorded(std::uint32_t rows, std::uint32_t context) {
+Runtime::Recorded& Runtime::decode_recorded(std::uint32_t rows, std::uint32_t context, bool masks_follow) {
   const std::uint32_t bucket = step_bucket(context);
-  return programs_.get({0, rows, bucket}, [&] {
-    Program program = decode_program(*device_, model(), rows, bucket);
+  return programs_.get({masks_follow ? 2u : 0u, rows, bucket}, [&] {
+    Program program = decode_program(*device_, model(), rows, bucket, masks_follow);
     Recorded recorded{device_->compile(program), {}};
     recorded.stats = {program.num_dispatches(), program.num_levels()};
     return recorded;
@@ -170,7 +170,7 @@ ProgramStats Runtime::decode_stats(std::uint32_t context) {
     throw std::invalid_argument("context " + std::to_string(context) + " is outside of 1 to " +
                                 std::to_string(plan_.max_context));
   const auto turn = take_turn();
-  return decode_recorded(1, context).stats;
+  return decode_recorded(1, context, false).stats;
 }
 
 ProgramStats Runtime::prefill_stats(std::uint32_t rows) {
@@ -342,6 +342,23 @@ void Runtime::run(Recorded& recorded, const CancelFlag* cancel) {
     if (cancel && cancel->load(std::memory_order_relaxed)) throw CancelledError();
     device_->wait(device_->commit(*recorded.executable, segment));
   }
+  check_run();
+}
+
+void Runtime::run_around(Recorded& recorded, const std::function<void()>& work) {
+  io_->flags[0] = {};
+  const Device::Ticket first = device_->commit(*recorded.executable, 0);
+  try {
+    work();
+  } catch (...) {
+    device_->wait(first);  // it must not write into what the next step uses
+    throw;
+  }
+  device_->wait(device_->commit(*recorded.executable, 1));
+  check_run();
+}
+
+void Runtime::check_run() const {
   checkpoint_.require_unchanged();  // after the work: what was computed from other bytes is never returned
   if (io_->flags[0].nan)
     throw DeviceError(std::string(device_->name()), "lm_head", "nan",
@@ -384,14 +401,15 @@ std::optional<SampleResult> Runtime::prefill(Timeline& timeline, std::span<const
 
 std::vector<std::optional<SampleResult>> Runtime::decode(std::span<Timeline* const> timelines,
                                                          std::optional<std::span<const std::uint32_t>> token_ids,
-                                                         std::span<const Sampling* const> samplings) {
+                                                         std::span<const Sampling* const> samplings,
+                                                         std::span<const FillMask> fill_masks) {
   const auto turn = take_turn();
   const auto rows = static_cast<std::uint32_t>(timelines.size());
   if (timelines.empty() || timelines.size() > kMaxStepRows)
     throw std::invalid_argument("a step has 1 to " + std::to_string(kMaxStepRows) + " timelines, not " +
                                 std::to_string(timelines.size()));
-  if ((token_ids && token_ids->size() != rows) || samplings.size() != rows)
-    throw std::invalid_argument("timelines, token ids and samplings of a step differ in number");
+  if ((token_ids && token_ids->size() != rows) || samplings.size() != rows || (!fill_masks.empty() && fill_masks.size() != rows))
+    throw std::invalid_argument("timelines, token ids, samplings and masks of a step differ in number");
   if (std::set<Timeline*>(timelines.begin(), timelines.end()).size() != rows)
     throw std::invalid_argument("a step takes each timeline once");
   for (const Timeline* timeline : timelines) check_open(*timeline);
@@ -405,12 +423,22 @@ std::vector<std::optional<SampleResult>> Runtime::decode(std::span<Timeline* con
     state_->begin(timeline, 1);
     context = std::max(context, timeline.num_tokens + 1);
   }
+  const bool masks_follow = std::ranges::any_of(fill_masks, [](const FillMask& fill) { return fill != nullptr; });
   for (std::uint32_t row = 0; row < rows; ++row) {
+    if (masks_follow && fill_masks[row]) has_mask_[timelines[row]->row] = true;
     write_step_row(row, *timelines[row], timelines[row]->num_tokens, true, samplings[row]);
     if (token_ids) io_->tokens[timelines[row]->row] = (*token_ids)[row];
   }
   for (Timeline* timeline : timelines) timeline->has_token = timeline->has_logits = false;
-  run(decode_recorded(rows, context), nullptr);
+  Recorded& recorded = decode_recorded(rows, context, masks_follow);
+  if (masks_follow) {
+    run_around(recorded, [&] {
+      for (std::uint32_t row = 0; row < rows; ++row)
+        if (fill_masks[row]) fill_masks[row](mask_words(*timelines[row]));
+    });
+  } else {
+    run(recorded, nullptr);
+  }
   std::vector<std::optional<SampleResult>> results;
   for (std::uint32_t row = 0; row < rows; ++row) results.push_back(result_of(*timelines[row], samplings[row]));
   for (std::uint32_t row = 0; row < rows; ++row) {
@@ -436,13 +464,20 @@ void Runtime::set_token_counts(const Timeline& timeline, std::span<const std::ui
 void Runtime::set_token_mask(Timeline& timeline, std::optional<std::span<const std::uint32_t>> words) {
   const auto turn = take_turn();
   check_open(timeline);
+  if (words) copy_mask(*words, mask_words(timeline));
   has_mask_[timeline.row] = words.has_value();
-  if (!words) return;
+}
+
+void copy_mask(std::span<const std::uint32_t> from, std::span<std::uint32_t> to) {
+  if (from.size() != to.size())
+    throw std::invalid_argument("a token mask has " + std::to_string(to.size()) + " words of 32 tokens, not " +
+                                std::to_string(from.size()));
+  std::ranges::copy(from, to.begin());
+}
+
+std::span<std::uint32_t> Runtime::mask_words(const Timeline& timeline) const {
   const std::size_t row_words = (config_.vocab_size + 31) / 32;
-  if (words->size() != row_words)
-    throw std::invalid_argument("a token mask has " + std::to_string(row_words) + " words of 32 tokens, not " +
-                                std::to_string(words->size()));
-  std::ranges::copy(*words, io_->mask.rows().begin() + std::ptrdiff_t(timeline.row * row_words));
+  return io_->mask.rows().subspan(timeline.row * row_words, row_words);
 }
 
 std::span<float> Runtime::logits_rows() const {

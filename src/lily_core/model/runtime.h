@@ -43,6 +43,11 @@ struct CancelledError : std::runtime_error {
 
 using CancelFlag = std::atomic<bool>;
 
+// Writes all words of a timeline's token mask.
+using FillMask = std::function<void(std::span<std::uint32_t> words)>;
+// Throws std::invalid_argument when the lengths differ.
+void copy_mask(std::span<const std::uint32_t> from, std::span<std::uint32_t> to);
+
 struct MemoryPlan {
   std::uint64_t limit_bytes = 0;
   std::uint64_t weights_bytes = 0;
@@ -109,10 +114,13 @@ class Runtime {
   std::optional<SampleResult> prefill(Timeline& timeline, std::span<const std::uint32_t> token_ids, bool wants_logits,
                                       const Sampling* sampling, const CancelFlag* cancel);
   // Appends one token to each timeline, computes its logits and, where `samplings` says how, draws the next one. Without token
-  // ids each timeline continues with the token drawn last. Errors as above, and then the same of every timeline.
+  // ids each timeline continues with the token drawn last. `fill_masks`, one per timeline or none at all: those that are not
+  // empty are called while the device computes the logits, and set the mask of this and the following draws; what they throw
+  // ends the step. Errors as above, and then the same of every timeline.
   std::vector<std::optional<SampleResult>> decode(std::span<Timeline* const> timelines,
                                                   std::optional<std::span<const std::uint32_t>> token_ids,
-                                                  std::span<const Sampling* const> samplings);
+                                                  std::span<const Sampling* const> samplings,
+                                                  std::span<const FillMask> fill_masks = {});
 
   // Tokens for the penalties, and which tokens may be drawn (one bit each, none: all): per timeline, until set again.
   void set_token_counts(const Timeline& timeline, std::span<const std::uint32_t> prompt_ids,
@@ -142,7 +150,7 @@ class Runtime {
   };
 
   MemoryPlan plan_memory(const RuntimeOptions& options, std::uint64_t weights_bytes) const;
-  Recorded& decode_recorded(std::uint32_t rows, std::uint32_t context);
+  Recorded& decode_recorded(std::uint32_t rows, std::uint32_t context, bool masks_follow);
   Recorded& prefill_recorded(std::uint32_t rows, bool wants_logits);
   Model model() { return {config_, weights_, *state_, *activations_, *io_, rope_, expert_slot_}; }
 
@@ -153,6 +161,10 @@ class Runtime {
   void write_step_row(std::uint32_t row, const Timeline& timeline, std::uint32_t position, bool wants_logits,
                       const Sampling* sampling);
   void run(Recorded& recorded, const CancelFlag* cancel);
+  // A program of two segments: `work` is done while the device runs the first one.
+  void run_around(Recorded& recorded, const std::function<void()>& work);
+  void check_run() const;
+  std::span<std::uint32_t> mask_words(const Timeline& timeline) const;  // [ceil(V / 32)]
   std::span<float> logits_rows() const;  // [timelines, V]
   std::optional<SampleResult> result_of(const Timeline& timeline, const Sampling* sampling);
 
