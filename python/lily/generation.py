@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from . import _core
 from .detokenizer import Detokenizer
+from .drawing import Drawing
 from .errors import CancelledError, MemoryLimitError
 from .guide import Guide
 from .outputs import Chunk, FinishReason, Timing, TokenLogprob, Usage
@@ -113,10 +113,13 @@ class Generation:
             if self.sampling.has_penalties:
                 timeline.set_token_counts(self.prompt_token_ids.tolist(), [])
             given = self.sampling.given
-            early, normal, forced = self._native_sampling()
-            guide = self.guide
-            if guide is not None:
-                timeline.set_token_mask(guide.mask() if guide.restricts else None)
+            drawing = Drawing(
+                self.sampling,
+                self.seed,
+                stop_token_ids=self.stop_token_ids,
+                forbidden_token_ids=self.forbidden_token_ids,
+                guide=self.guide,
+            )
             text = Detokenizer(
                 self.id_to_bytes, tuple(given.stop), include_stop_str_in_output=given.include_stop_str_in_output
             )
@@ -136,16 +139,16 @@ class Generation:
                 timeline,
                 self.prompt_token_ids,
                 cache,
-                forced if self._is_forced else early if given.min_tokens else normal,
+                drawing.first(timeline),
             )
             first_token = perf_counter()
             while drawn is not None:
                 num_tokens += 1
                 output_ids.append(drawn.token_id)
                 piece, finish_reason, stop_reason = self._read(text, drawn.token_id, num_tokens)
-                if guide is not None and finish_reason != "stop":
-                    guide.push(drawn.token_id)
-                    if guide.finished:
+                if self.guide is not None and finish_reason != "stop":
+                    self.guide.push(drawn.token_id)
+                    if self.guide.finished:
                         piece, finish_reason = piece + ("" if finish_reason else text.flush()), "stop"
                 logprob = self._logprob(drawn) if given.logprobs is not None else None
                 if finish_reason is not None:
@@ -161,13 +164,7 @@ class Generation:
                     )
                     return
                 yield Chunk(text=piece, token_id=drawn.token_id, logprob=logprob)
-                sampling = forced if self._is_forced else early if num_tokens < given.min_tokens else normal
-                mask = None
-                if guide is not None:
-                    if guide.restricts:
-                        mask = guide.mask  # takes milliseconds at times: called while the device computes the logits
-                    else:
-                        timeline.set_token_mask(None)
+                sampling, mask = drawing.next(timeline, num_tokens)
                 (drawn,) = runtime.decode([timeline], None, sampling=[sampling], masks=[mask])
         except CancelledError as error:
             error.usage = self._usage(num_tokens, cached_tokens)
@@ -195,31 +192,6 @@ class Generation:
             timeline.close()
             raise
         return timeline, cached_tokens
-
-    @property
-    def _is_forced(self) -> bool:
-        return self.guide is not None and self.guide.forced_token is not None
-
-    def _native_sampling(self) -> tuple[_core.Sampling, _core.Sampling, _core.Sampling]:
-        """The options before min_tokens, where no stop id can be drawn, after it, and for a token that is forced."""
-        bias = dict(self.sampling.given.logit_bias or {}) | dict.fromkeys(self.forbidden_token_ids, -math.inf)
-        forbidden = bias | dict.fromkeys(self.stop_token_ids, -math.inf)
-
-        def native(bias: dict[int, float]) -> _core.Sampling:
-            return _core.Sampling(
-                temperature=self.sampling.temperature,
-                top_p=self.sampling.top_p,
-                top_k=self.sampling.top_k,
-                min_p=self.sampling.min_p,
-                presence_penalty=self.sampling.presence_penalty,
-                frequency_penalty=self.sampling.frequency_penalty,
-                repetition_penalty=self.sampling.repetition_penalty,
-                seed=self.seed,
-                logprobs=self.sampling.given.logprobs,
-                bias=sorted(bias.items()),
-            )
-
-        return native(forbidden), native(bias), native({})
 
     def _read(
         self, text: Detokenizer, token_id: int, num_tokens: int
