@@ -181,7 +181,7 @@ class Owner:
         request = Request(job, on_item)
         self._inbox.put(request)  # type: ignore[arg-type]  # the thread moves items, it never looks at them
         if self._stopped.is_set():  # the thread may have emptied the inbox for the last time before the put
-            request._end(EngineClosedError("the engine is closed"))
+            self._empty_inbox()
         return request
 
     def call(self, function: Callable[[], Result]) -> Result:

@@ -293,7 +293,7 @@ def test_an_unused_engine_is_collected_with_its_thread() -> None:
     assert next(stream).text is not None  # a stream keeps its engine
     del stream
     gc.collect()
-    thread.join(5)
+    thread.join(60)
     assert ref() is None and not thread.is_alive()
 
 

@@ -113,7 +113,7 @@ def test_close_during_calls_wakes_every_waiter() -> None:
     owner.close()
     owner.close()
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     assert [type(error) for error in errors] == [EngineClosedError] * 4
     assert all(event.is_set() for event in ended)
     assert released == ["closing"] and not owner._thread.is_alive()
@@ -138,7 +138,7 @@ def test_submitting_while_closing_never_hangs() -> None:
             thread.start()
         owner.close()
         for thread in threads:
-            thread.join(5)
+            thread.join(60)
             assert not thread.is_alive()
         assert outcomes.count("closed") == 3
 
@@ -169,7 +169,7 @@ def test_the_owner_thread_cannot_wait_for_itself(owner: Owner) -> None:
 def test_closing_from_the_owner_thread() -> None:
     owner = Owner("self")
     owner.post(owner.close)
-    owner._thread.join(5)
+    owner._thread.join(60)
     assert not owner._thread.is_alive()
 
 
@@ -205,5 +205,5 @@ def test_a_forked_child_gets_a_clear_error(owner: Owner) -> None:
     child = multiprocessing.get_context("fork").Process(target=_use_in_child, args=(owner, there))
     child.start()
     assert here.poll(10) and f"lives in process {os.getpid()}" in here.recv()
-    child.join(10)
+    child.join(60)
     assert child.exitcode == 0 and owner.call(lambda: 2) == 2
