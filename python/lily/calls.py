@@ -34,7 +34,7 @@ _ANY_OPEN: Final = re.compile(r"<tool_call>\s*<function=")
 _ANY_CLOSE: Final = re.compile(r"</function>\s*</tool_call>")
 
 _SPACE: Final = re.compile(r"\s*")
-_NAME: Final = re.compile(r"[^\s<>][^<>\n]*")
+NAME: Final = re.compile(r"[^\s<>][^<>\n]*")
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+\\?', re.DOTALL)  # up to the closing quote, which is a part of its own
 _JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*+("?)|[\[\]{},]', re.DOTALL)
 _JSON_CHARACTERS: Final = re.compile(r'(?:[^"\\]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*+')
@@ -43,7 +43,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f]")
 
 Part = str | re.Pattern[str]
 _MISMATCH: Final = -1
-_XML_HEAD: Final[tuple[Part, ...]] = (OPEN, _SPACE, "<function=", _NAME, ">")
+_XML_HEAD: Final[tuple[Part, ...]] = (OPEN, _SPACE, "<function=", NAME, ">")
 _JSON_NAME: Final[tuple[Part, ...]] = (OPEN, _SPACE, "{", _SPACE, '"name"', _SPACE, ":", _SPACE)
 _JSON_HEAD: Final[tuple[Part, ...]] = (
     *(*_JSON_NAME, _STRING, '"', _SPACE, ","),
@@ -153,7 +153,7 @@ class XmlCall(CallReader):
     def _between(self, final: bool) -> bool | str:
         """Outside of values: the next parameter, or the end."""
         text = self._text.lstrip()
-        start = _match((_PARAMETER, _NAME, ">"), text)
+        start = _match((_PARAMETER, NAME, ">"), text)
         if start is not None and start != _MISMATCH and (final or start < len(text)):
             # Written inline, without a line break before the value, it has none behind it either.
             is_inline = not text.startswith("\n", start)
@@ -222,7 +222,7 @@ class XmlCall(CallReader):
     def _ends_value(self, text: str, at: int, final: bool) -> bool | None:
         """Whether the closing tag at `at` ends the value, or None if more text must decide."""
         behind = at + len(self._close)
-        key_end = _match((_SPACE, _PARAMETER, _NAME, ">"), text, behind)
+        key_end = _match((_SPACE, _PARAMETER, NAME, ">"), text, behind)
         if key_end is not None and key_end != _MISMATCH:
             key = text[text.index(_PARAMETER, behind) + len(_PARAMETER) : key_end - 1]
             # Text may quote markup; but only a parameter of this tool that was not given yet can follow.

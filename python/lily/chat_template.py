@@ -113,7 +113,30 @@ class ChatTemplate:
     ) -> RenderedPrompt:
         """The prompt for `messages`. Raises ChatTemplateError if they are malformed or the template refuses them."""
         checked = template_messages(messages)
-        seen = _characters(checked) | _characters(tools)
+        try:
+            guarded, guarded_tools, guard = self._guard_texts(checked, tools)
+        except RecursionError:
+            raise ChatTemplateError("messages or tools are nested too deeply, or contain themselves") from None
+        render = self._renderer({} if enable_thinking is None else {"enable_thinking": enable_thinking})
+        if not self.by_turns:
+            return RenderedPrompt(render(guarded, guarded_tools, add_generation_prompt=add_generation_prompt), guard)
+        if not any(message["role"] == "user" for message in guarded):
+            _check_without_user(render, guarded, guarded_tools, len(messages) - 1)
+        turns = Turns(render)
+        text = turns.conversation(guarded, guarded_tools, num_merged=len(messages) - len(guarded))
+        return RenderedPrompt(text + turns.generation_prompt() if add_generation_prompt else text, guard)
+
+    def _guard_texts(
+        self, messages: Sequence[TemplateMessage], tools: Sequence[Tool] | None
+    ) -> tuple[list[TemplateMessage], object, str]:
+        """Messages and tools with the guard behind each character that could begin a control token; and the guard."""
+        seen = _characters(messages) | _characters(tools)
+        for surrogate in (character for character in seen if "\ud800" <= character <= "\udfff"):
+            index = next((index for index, one in enumerate(messages) if surrogate in _characters(one)), None)
+            where = "the tools hold" if index is None else f"message {index} holds"
+            raise ChatTemplateError(
+                f"{where} a lone surrogate ({surrogate!r}), which no text contains", message_index=index
+            )
         guard = next((character for character in _GUARDS if character not in seen), None)
         if guard is None:
             raise ChatTemplateError("the messages use every private character that could guard control tokens")
@@ -125,17 +148,9 @@ class ChatTemplate:
                 for key, value in message.items()
                 for own in [key == "content" and message["role"] == "assistant"]
             }
-            for message in checked
+            for message in messages
         ]
-        guarded_tools = _map_strings(tools, data) if tools else None
-        render = self._renderer({} if enable_thinking is None else {"enable_thinking": enable_thinking})
-        if not self.by_turns:
-            return RenderedPrompt(render(guarded, guarded_tools, add_generation_prompt=add_generation_prompt), guard)
-        if not any(message["role"] == "user" for message in guarded):
-            _check_without_user(render, guarded, guarded_tools, len(messages) - 1)
-        turns = Turns(render)
-        text = turns.conversation(guarded, guarded_tools, num_merged=len(messages) - len(guarded))
-        return RenderedPrompt(text + turns.generation_prompt() if add_generation_prompt else text, guard)
+        return guarded, _map_strings(tools, data) if tools else None, guard
 
     def _renderer(self, options: Mapping[str, object]) -> Render:
         variables = {**self._variables, **options}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import sys
@@ -31,15 +32,16 @@ from .memory import default_limit, format_bytes, parse_bytes
 from .messages import Message
 from .outputs import ChatChunk, ChatReply, Chunk, Completion
 from .owner import Owner, Request, Steps
-from .params import SamplingOverrides, SamplingParams
+from .params import SamplingOverrides, SamplingParams, merged_params
 from .planner import ChatOptions, Planner, Prompt, tokenize
 from .prefix_cache import PrefixCache
 from .progress import Progress, ProgressOption, ProgressReport, wants_progress
 from .reasoning import Reasoning, read_reasoning
 from .scoring import score_labels
-from .session import Session, check_token_ids, context_length_error, decode_sessions, locked
+from .session import Session, context_length_error, decode_sessions, locked
 from .state_file import StateFile, snapshot_error
 from .stream import ChatStream, Stream
+from .token_ids import check_token_ids
 from .tokenizer import Tokenizer
 from .tools import ToolLike, as_tools
 
@@ -188,19 +190,14 @@ class Engine:
         Raises ContextLengthError before any work if a prompt and max_tokens do not fit, ValueError for a bad prompt,
         TypeError for an unknown keyword.
         """
-        given = (params or SamplingParams()).merged(overrides)
-        if _is_single(prompt):
-            plan = self._plan(self._prompt_ids(cast(Prompt, prompt)), given)
-            return self._stream(plan).result()
-        plans = [self._plan(self._prompt_ids(one), given) for one in cast(list[Prompt], prompt)]
-        return [self._stream(plan).result() for plan in plans]
+        completions = [self._stream(plan).result() for plan in self._plans(prompt, params, overrides)]
+        return completions[0] if _is_single(prompt) else completions
 
     def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Unpack[SamplingOverrides]
     ) -> Stream:
         """As generate for one prompt, token by token. The request starts at once; closing the stream cancels it."""
-        given = (params or SamplingParams()).merged(overrides)
-        return self._stream(self._plan(self._prompt_ids(prompt), given))
+        return self._stream(self._plan_one(prompt, params, overrides))
 
     @overload
     async def agenerate(
@@ -219,20 +216,15 @@ class Engine:
         **overrides: Unpack[SamplingOverrides],
     ) -> Completion | list[Completion]:
         """As generate, for event loops. Cancelling the task cancels the request at its next step."""
-        prompts = [cast(Prompt, prompt)] if _is_single(prompt) else cast(list[Prompt], prompt)
-        completions = [await self.astream(one, params, **overrides).result() for one in prompts]
+        plans = await asyncio.to_thread(self._plans, prompt, params, overrides)
+        completions = [await AsyncStream(partial(self._stream, plan)).result() for plan in plans]
         return completions[0] if _is_single(prompt) else completions
 
     def astream(
         self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Unpack[SamplingOverrides]
     ) -> AsyncStream[Chunk, Completion]:
         """As stream, for event loops. The request is checked and starts when the first chunk is awaited."""
-
-        def start(on_item: Callable[[], None]) -> Stream:
-            given = (params or SamplingParams()).merged(overrides)
-            return self._stream(self._plan(self._prompt_ids(prompt), given), on_item)
-
-        return AsyncStream(start)
+        return AsyncStream(lambda on_item: self._stream(self._plan_one(prompt, params, overrides), on_item))
 
     def chat(
         self,
@@ -312,8 +304,8 @@ class Engine:
         >>> scores[0] > scores[1]
         True
         """
-        if isinstance(labels, str) or not len(labels):
-            raise ValueError("score needs a list of one or more labels")
+        if isinstance(labels, str) or not isinstance(labels, Sequence) or not labels:
+            raise ValueError(f"score needs a list of one or more labels, not {labels!r}")
         prompt_ids = check_token_ids(self._prompt_ids(prompt), self._config.vocab_size)
         label_ids = [check_token_ids(self._prompt_ids(label), self._config.vocab_size) for label in labels]
         if not len(prompt_ids):
@@ -460,8 +452,21 @@ class Engine:
     def _prompt_ids(self, prompt: Prompt) -> Sequence[int]:
         return self._planner.prompt_ids(prompt)
 
-    def _plan(self, token_ids: Sequence[int], params: SamplingParams) -> Generation:
-        return self._planner.plan(token_ids, params)
+    def _plan_one(self, prompt: Prompt, params: SamplingParams | None, overrides: SamplingOverrides) -> Generation:
+        if not _is_single(prompt):
+            raise TypeError("a stream takes one prompt, text or token ids; generate takes a list of them")
+        return self._planner.plan(self._prompt_ids(prompt), merged_params(params, overrides))
+
+    def _plans(
+        self, prompt: Prompt | list[Prompt], params: SamplingParams | None, overrides: SamplingOverrides
+    ) -> list[Generation]:
+        """A plan for each prompt: all are checked before the first one starts."""
+        given = merged_params(params, overrides)
+        prompts = [cast(Prompt, prompt)] if _is_single(prompt) else cast(list[Prompt], prompt)
+        for place, one in enumerate(prompts):
+            if not _is_single(one):
+                raise TypeError(f"prompt {place} of the list is a list of prompts itself")
+        return [self._planner.plan(self._prompt_ids(one), given) for one in prompts]
 
     def _stream(self, plan: Generation, on_item: Callable[[], None] | None = None) -> Stream:
         runtime, running = self._runtime, self._running
@@ -492,7 +497,7 @@ def _is_single(prompt: object) -> bool:
         return True
     if not isinstance(prompt, (Sequence, np.ndarray)):
         raise TypeError(f"a prompt is text or token ids, or a list of either, not {type(prompt).__name__}")
-    return len(prompt) == 0 or isinstance(prompt[0], (int, np.integer))
+    return len(prompt) == 0 or not isinstance(prompt[0], (Sequence, np.ndarray))
 
 
 def _check_paths(*, model: str | Path, cache_dir: str | Path | None, chat_template: str | Path | None) -> None:

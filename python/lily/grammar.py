@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
 _MAX_COMPILED: Final = 32
 # Flexible, so that the model may print in its own way, but bounded: white space without end is no answer.
-_JSON_OPTIONS: Final = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
+# No schema may ask the library to ignore what it cannot enforce.
+_JSON_OPTIONS: Final = {
+    "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}",
+    "lenient": False,
+    "coerce_one_of": False,
+}
 # A think block is free text up to its first closing tag; the answer stands after an empty line, as templates write it.
 # A tool call in the block would be one outside of the grammar: the block has to be closed before it.
 _AFTER_THINKING: Final = r"""start: think "\n\n" @answer
@@ -83,8 +88,9 @@ def lark_grammar(text: str, *, free_until: tuple[str, ...] = ()) -> Grammar:
 
 def json_grammar(schema: str) -> Grammar:
     """The grammar of a JSON schema. Raises GrammarError with the path of the part that cannot be enforced."""
+    source = json_source(schema)
     try:
-        return Grammar(json_source(schema))
+        return Grammar(source)
     except GrammarError:
         pass
     value = json.loads(schema)
@@ -95,7 +101,10 @@ def json_grammar(schema: str) -> Grammar:
 
 def json_source(schema: str) -> str:
     """The same, not checked yet."""
-    return str(_library().LLMatcher.grammar_from_json_schema(schema, overrides=_JSON_OPTIONS))
+    try:
+        return str(_library().LLMatcher.grammar_from_json_schema(schema, overrides=_JSON_OPTIONS))
+    except ValueError as error:  # nested too deeply for the library
+        raise GrammarError(f"the JSON schema cannot be read: {_one_line(str(error))}", schema_path="#") from None
 
 
 def params_grammar(params: SamplingParams) -> Grammar | None:
@@ -105,7 +114,8 @@ def params_grammar(params: SamplingParams) -> Grammar | None:
     if params.regex is not None:
         return lark_grammar(f"start: /{_library().regex_to_lark(params.regex)}/")
     if params.choice is not None:
-        return lark_grammar("start: " + " | ".join(map(quoted, params.choice)))
+        # One terminal: tens of thousands of texts are alternatives to the lexer, too many to the parser.
+        return lark_grammar("start: CHOICE\nCHOICE: " + " | ".join(map(quoted, params.choice)))
     return lark_grammar(params.grammar) if params.grammar is not None else None
 
 

@@ -80,8 +80,9 @@ def template_messages(messages: Sequence[Message]) -> list[TemplateMessage]:
     become one text; arguments given as JSON text become objects; reasoning is found under both names.
     Raises ChatTemplateError, naming the message, for anything else.
     """
-    if isinstance(messages, (str, Mapping)) or not messages:
-        given = f", not {type(messages).__name__}" if isinstance(messages, (str, Mapping)) else ""
+    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence) or not messages:
+        is_list = isinstance(messages, Sequence) and not isinstance(messages, str)
+        given = "" if is_list else f", not {type(messages).__name__}"
         raise ChatTemplateError(f"messages must be a list of at least one {{'role': ..., 'content': ...}}{given}")
     checked = [_template_message(index, message) for index, message in enumerate(messages)]
     num_leading = 0
@@ -135,9 +136,15 @@ def _text(index: int, role: str, content: object, *, required: bool) -> str:
     if isinstance(content, Sequence):
         texts = []
         for part in content:
+            kind = part.get("type", "text") if isinstance(part, Mapping) else type(part).__name__
             text = part.get("text") if isinstance(part, Mapping) else None
-            if not isinstance(part, Mapping) or part.get("type", "text") != "text" or not isinstance(text, str):
-                kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+            if kind == "text" and not isinstance(text, str):
+                raise ChatTemplateError(
+                    f"message {index} ({role}) holds a text part without a string as its text",
+                    message_index=index,
+                    role=role,
+                )
+            if kind != "text" or not isinstance(text, str):
                 raise ChatTemplateError(
                     f"message {index} ({role}) holds a part of type {kind!r}; only text parts are supported",
                     message_index=index,
@@ -167,9 +174,13 @@ def _tool_calls(index: int, calls: object) -> list[dict[str, object]]:
         if isinstance(arguments, str):
             try:
                 arguments = json.loads(arguments) if arguments.strip() else {}
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise refuse(f"the arguments of {function['name']!r} are not JSON: {error}") from None
         if not isinstance(arguments, Mapping):
             raise refuse(f"the arguments of {function['name']!r} must be an object")
+        try:
+            json.dumps(arguments, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise refuse(f"the arguments of {function['name']!r} cannot be written as JSON: {error}") from None
         out.append({**call, "function": {**function, "arguments": dict(arguments)}})
     return out

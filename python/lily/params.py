@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
 from typing import Final, TypedDict
 
 from .errors import GrammarError
@@ -100,19 +101,12 @@ class SamplingParams:
     grammar: str | None = None
 
     def __post_init__(self) -> None:
-        _check_number("temperature", self.temperature, low=0.0)
-        _check_number("top_p", self.top_p, low=0.0, high=1.0, low_open=True)
-        _check_integer("top_k", self.top_k, low=-1, high=MAX_TOP_K)
-        _check_number("min_p", self.min_p, low=0.0, high=1.0)
-        _check_number("presence_penalty", self.presence_penalty, low=-2.0, high=2.0)
-        _check_number("frequency_penalty", self.frequency_penalty, low=-2.0, high=2.0)
-        _check_number("repetition_penalty", self.repetition_penalty, low=0.0, low_open=True)
-        _check_integer("seed", self.seed, low=0, high=MAX_SEED)
-        _check_integer("max_tokens", self.max_tokens, low=1)
-        _check_integer("min_tokens", self.min_tokens, low=0, optional=False)
-        _check_integer("logprobs", self.logprobs, low=0, high=MAX_LOGPROBS)
-        _check_integer("prompt_logprobs", self.prompt_logprobs, low=0, high=MAX_LOGPROBS)
-        _check_integer("thinking_token_budget", self.thinking_token_budget, low=0)
+        for name, limits in _NUMBERS.items():
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _number(name, getattr(self, name), *limits))
+        for name, (low, high) in _INTEGERS.items():
+            if getattr(self, name) is not None or name == "min_tokens":
+                object.__setattr__(self, name, _integer(name, getattr(self, name), low, high))
         _check_text("regex", self.regex)
         _check_text("grammar", self.grammar)
         _check_bool("ignore_eos", self.ignore_eos)
@@ -138,6 +132,15 @@ class SamplingParams:
     def merged(self, overrides: SamplingOverrides) -> SamplingParams:
         """A copy with these fields replaced. Raises TypeError for an unknown name."""
         return replace(self, **overrides) if overrides else self
+
+
+def merged_params(params: SamplingParams | None, overrides: SamplingOverrides) -> SamplingParams:
+    """What the arguments `params` and keywords of a call say together. Raises TypeError."""
+    if params is None:
+        params = SamplingParams()
+    if not isinstance(params, SamplingParams):
+        raise TypeError(f"params must be a SamplingParams, not {type(params).__name__}; its fields are keywords, too")
+    return params.merged(overrides)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -182,27 +185,46 @@ def resolve(params: SamplingParams, defaults: Mapping[str, float | int]) -> Reso
     )
 
 
-def _check_number(
-    name: str, value: float | None, *, low: float, high: float = math.inf, low_open: bool = False
-) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+# Lowest and highest value, and whether the lowest is excluded.
+_NUMBERS: Final[dict[str, tuple[float, float, bool]]] = {
+    "temperature": (0.0, math.inf, False),
+    "top_p": (0.0, 1.0, True),
+    "min_p": (0.0, 1.0, False),
+    "presence_penalty": (-2.0, 2.0, False),
+    "frequency_penalty": (-2.0, 2.0, False),
+    "repetition_penalty": (0.0, math.inf, True),
+}
+_INTEGERS: Final[dict[str, tuple[int, int | None]]] = {
+    "top_k": (-1, MAX_TOP_K),
+    "seed": (0, MAX_SEED),
+    "max_tokens": (1, None),
+    "min_tokens": (0, None),
+    "logprobs": (0, MAX_LOGPROBS),
+    "prompt_logprobs": (0, MAX_LOGPROBS),
+    "thinking_token_budget": (0, None),
+}
+
+
+def _number(name: str, value: object, low: float, high: float, low_open: bool) -> float:
+    """The value as Python's own type: NumPy's numbers are welcome."""
+    if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, not {type(value).__name__}")
+    value = value if isinstance(value, (int, float)) else float(value)
     too_small = low_open and value < low + SMALLEST
     if not abs(value) <= LARGEST or value < low or value > high or too_small:
         lowest = f"{'above' if low_open else 'at least'} {low:g}"
         highest = f" and at most {high:g}" if high < math.inf else ""
         raise ValueError(f"{name} is {value}; it must be finite in float32, {lowest}{highest}")
+    return value
 
 
-def _check_integer(name: str, value: int | None, *, low: int, high: int | None = None, optional: bool = True) -> None:
-    if value is None and optional:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
+def _integer(name: str, value: object, low: int, high: int | None = None) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer, not {type(value).__name__}")
+    value = int(value)
     if value < low or (high is not None and value > high):
         raise ValueError(f"{name} is {value}; it must be at least {low}" + (f" and at most {high}" if high else ""))
+    return value
 
 
 def _check_bool(name: str, value: bool) -> None:
@@ -211,7 +233,7 @@ def _check_bool(name: str, value: bool) -> None:
 
 
 def _stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
-    if not isinstance(stop, Iterable):
+    if not isinstance(stop, Iterable) or isinstance(stop, Mapping):
         raise TypeError(f"stop must be a string or a list of strings, not {type(stop).__name__}")
     strings = (stop,) if isinstance(stop, str) else tuple(stop)
     for string in strings:
@@ -221,19 +243,18 @@ def _stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
             raise ValueError(
                 f"stop holds {len(string)} characters in one string; at most {MAX_STOP_LENGTH} are supported"
             )
-        if not string.isprintable() and any("\ud800" <= c <= "\udfff" for c in string):
-            raise ValueError("stop holds a lone surrogate, which no text contains")
         if not string:
             raise ValueError("stop holds an empty string, which would end every completion at once")
+        check_unicode("stop", string)
     return strings
 
 
 def _stop_ids(stop_token_ids: Sequence[int]) -> tuple[int, ...]:
-    ids = tuple(stop_token_ids)
+    if not isinstance(stop_token_ids, Iterable):
+        raise TypeError(f"stop_token_ids must be a list of token ids, not {type(stop_token_ids).__name__}")
+    ids = tuple(_integer("each of stop_token_ids", token_id, 0) for token_id in stop_token_ids)
     if len(ids) > MAX_STOP_TOKEN_IDS:
         raise ValueError(f"stop_token_ids has {len(ids)} ids; at most {MAX_STOP_TOKEN_IDS} are supported")
-    for token_id in ids:
-        _check_integer("each of stop_token_ids", token_id, low=0, optional=False)
     return ids
 
 
@@ -243,12 +264,12 @@ def _bias(logit_bias: Mapping[int, float]) -> dict[int, float]:
     if len(logit_bias) > MAX_LOGIT_BIAS:
         raise ValueError(f"logit_bias has {len(logit_bias)} entries; at most {MAX_LOGIT_BIAS} are supported")
     for token_id, bias in logit_bias.items():
-        _check_integer("each token id of logit_bias", token_id, low=0, optional=False)
-        if isinstance(bias, bool) or not isinstance(bias, (int, float)):
+        _integer("each token id of logit_bias", token_id, 0)
+        if isinstance(bias, bool) or not isinstance(bias, Real):
             raise TypeError(f"logit_bias of token {token_id} must be a number, not {type(bias).__name__}")
         if not (abs(bias) <= LARGEST or bias == -math.inf):
             raise ValueError(f"logit_bias of token {token_id} is {bias}; it must be finite in float32, or -inf")
-    return {token_id: float(bias) for token_id, bias in logit_bias.items()}
+    return {int(token_id): float(bias) for token_id, bias in logit_bias.items()}
 
 
 def json_schema_text(schema: object) -> str:
@@ -264,14 +285,20 @@ def json_schema_text(schema: object) -> str:
             schema = json.loads(schema)
         except ValueError as error:
             raise GrammarError(f"json_schema is not JSON: {error}") from None
+        except RecursionError:
+            raise GrammarError("json_schema is nested too deeply") from None
         if not isinstance(schema, dict):
             raise GrammarError(f"json_schema must hold an object, not a {type(schema).__name__}", schema_path="#")
     elif not isinstance(schema, Mapping):
         raise TypeError(f"json_schema must be a dict, JSON text or a pydantic class, not {schema!r}")
     try:
-        return json.dumps(dict(schema), allow_nan=False, ensure_ascii=False)
+        text = json.dumps(dict(schema), allow_nan=False, ensure_ascii=False)
+        text.encode()
     except (TypeError, ValueError) as error:
         raise GrammarError(f"json_schema cannot be written as JSON: {error}") from None
+    except RecursionError:
+        raise GrammarError("json_schema is nested too deeply, or contains itself") from None
+    return text
 
 
 def _check_text(name: str, value: str | None) -> None:
@@ -281,10 +308,24 @@ def _check_text(name: str, value: str | None) -> None:
         raise TypeError(f"{name} must be a string, not {type(value).__name__}")
     if not value:
         raise ValueError(f"{name} is empty")
+    check_unicode(name, value)
+
+
+def check_unicode(name: str, text: str) -> None:
+    """Raises ValueError for a lone surrogate, which has no bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        found = text[error.start]
+        raise ValueError(
+            f"{name} holds a lone surrogate ({found!r} at {error.start}), which no text contains"
+        ) from None
 
 
 def _choices(choice: Sequence[str]) -> tuple[str, ...]:
-    texts = () if isinstance(choice, str) else tuple(choice)
+    texts = tuple(choice) if isinstance(choice, Iterable) and not isinstance(choice, str) else ()
     if not texts or not all(isinstance(text, str) and text for text in texts):
         raise ValueError(f"choice must be a list of one or more texts that are not empty, not {choice!r}")
+    for text in texts:
+        check_unicode("choice", text)
     return texts

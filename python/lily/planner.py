@@ -18,11 +18,12 @@ from .generation import Generation
 from .grammar import Grammar, GrammarCompiler, params_grammar
 from .guide import Guide
 from .messages import Message, Tool
-from .params import MAX_SEED, SamplingOverrides, SamplingParams, resolve
+from .params import MAX_SEED, SamplingOverrides, SamplingParams, merged_params, resolve
 from .parse import ReplyParser
 from .reasoning import Reasoning, read_reasoning
-from .session import check_token_ids, context_length_error
+from .session import context_length_error
 from .thinking import ThinkingBudget, bridge_ids, opens_thinking
+from .token_ids import check_token_ids
 from .tokenizer import Tokenizer
 from .tools import ToolLike, as_tools, parameters_by_name
 
@@ -73,7 +74,7 @@ class Planner:
         **overrides: Unpack[SamplingOverrides],
     ) -> tuple[Generation, ReplyParser]:
         """The request that answers a conversation, and what reads its text. Raises as `Engine.chat`."""
-        given = (params or SamplingParams()).merged(overrides)
+        given = merged_params(params, overrides)
         if given.prompt_logprobs is not None:
             raise ValueError("prompt_logprobs is of generate and stream; pass the result of render to one of them")
         enable_thinking, budget = read_reasoning(reasoning)

@@ -20,6 +20,7 @@ from .errors import MemoryLimitError
 from .keywords import names_nearest_keyword
 from .owner import Owner
 from .state_file import StateFile
+from .token_ids import flat_integers
 from .token_trie import Match, Node, TokenTrie
 
 FIRST_INTERVAL: Final = 1024  # tokens; each further one is twice as long
@@ -138,8 +139,10 @@ class PrefixCache:
         A pinned snapshot leaves only when a request could not run otherwise.
         """
 
+        ids = _as_ids(token_ids)
+
         def pin() -> int:
-            values = self._trie.find(_as_ids(token_ids)).values
+            values = self._trie.find(ids).values
             if not values:
                 return 0
             values[-1].pinned = True
@@ -150,8 +153,10 @@ class PrefixCache:
     def unpin(self, token_ids: Sequence[int]) -> int:
         """Undo pin for all cached beginnings of `token_ids`; returns the length of the longest, 0 if there was none."""
 
+        ids = _as_ids(token_ids)
+
         def unpin() -> int:
-            pinned = [entry for entry in self._trie.find(_as_ids(token_ids)).values if entry.pinned]
+            pinned = [entry for entry in self._trie.find(ids).values if entry.pinned]
             for entry in pinned:
                 entry.pinned = False
             return pinned[-1].node.num_tokens if pinned else 0
@@ -365,9 +370,7 @@ def _longest(match: Match[_Entry], at_most: int) -> _Entry | None:
 
 
 def _as_ids(token_ids: Sequence[int]) -> TokenIds:
-    ids = np.asarray(token_ids)
-    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-        raise TypeError(f"token ids must be a flat sequence of integers, not {ids.dtype} with {ids.ndim} dimensions")
+    ids = flat_integers(token_ids)
     if ids.size and (ids.min() < 0 or ids.max() > np.iinfo(np.uint32).max):
         raise ValueError(f"token ids are from 0 up, not from {ids.min()} to {ids.max()}")
     return ids.astype(np.uint32)

@@ -23,6 +23,7 @@ from .owner import Owner, Request, Steps
 from .prefix_cache import PrefixCache
 from .progress import Progress, ProgressOption, ProgressReport
 from .state_file import StateFile
+from .token_ids import check_token_ids
 
 
 @names_nearest_keyword
@@ -262,17 +263,6 @@ class Session:
         if self._timeline is None:
             raise EngineClosedError("the session is closed")
         return self._timeline
-
-
-def check_token_ids(token_ids: Sequence[int], vocab_size: int) -> NDArray[np.uint32]:
-    """Ids as uint32 [n]. Raises ValueError, naming the place, for one outside 0 .. vocab_size - 1."""
-    ids = np.asarray(token_ids)
-    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-        raise TypeError(f"token ids must be a flat sequence of integers, not {ids.dtype} with {ids.ndim} dimensions")
-    if ids.size and (ids.min() < 0 or ids.max() >= vocab_size):
-        place = int(np.flatnonzero((ids < 0) | (ids >= vocab_size))[0])
-        raise ValueError(f"token id {ids[place]} at place {place} is outside 0 .. {vocab_size - 1} (vocab_size)")
-    return np.ascontiguousarray(ids, dtype=np.uint32)
 
 
 class SessionLock:

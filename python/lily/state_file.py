@@ -6,6 +6,7 @@ So nothing in a file is believed, not even its header, before all of it is known
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -69,6 +70,8 @@ class StateFile:
 
     def write(self, path: Path) -> None:
         """Write the file as a whole or not at all: to a temporary name, onto the disk, then renamed. Raises OSError."""
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "a state is saved to a file, and this is none", str(path))
         tensors = {name: np.ascontiguousarray(values) for name, values in self.tensors().items()}
         header = _header(tensors, {"format": FORMAT, "num_layers": str(len(self.kv)), **self.fingerprints})
         temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")

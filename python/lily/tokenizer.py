@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -99,7 +100,7 @@ class Tokenizer:
 
     def check_ids(self, token_ids: Iterable[int]) -> list[int]:
         """The ids as a list. Raises ValueError, naming the place, if one is outside 0 .. vocab_size - 1."""
-        ids = list(map(int, token_ids))
+        ids = list(map(operator.index, token_ids))
         if ids and (min(ids) < 0 or max(ids) >= self.vocab_size):
             place, bad = next((n, i) for n, i in enumerate(ids) if not 0 <= i < self.vocab_size)
             raise ValueError(f"token id {bad} at place {place} is outside 0 .. {self.vocab_size - 1} (vocab_size)")

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Literal
 
 from .arguments import ArgumentTypes
+from .calls import NAME as PARAMETER_NAME
+from .errors import GrammarError
 from .grammar import Grammar, json_grammar, json_source, lark_grammar, quoted
 
 CallForm = Literal["xml", "json"]
@@ -57,6 +59,12 @@ def _xml_call(tool: str, name: str, schema: Mapping[str, object]) -> list[str]:
     listed = schema.get("required")
     required = set(listed) if isinstance(listed, Sequence) else set()
     names = list(properties)
+    for parameter in names:
+        if not PARAMETER_NAME.fullmatch(parameter) or parameter != parameter.strip():
+            raise GrammarError(
+                f"the model writes calls of {name!r} in a form that has no place for a parameter called {parameter!r}",
+                schema_path=f"#/properties/{parameter}",
+            )
     types = ArgumentTypes(schema)
     head, end_value = quoted(f"\n<function={name}>\n"), quoted("\n</parameter>\n")
     tags = [quoted(f"<parameter={parameter}>\n") for parameter in names]

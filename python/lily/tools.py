@@ -22,7 +22,7 @@ from .messages import Function, Tool
 ToolLike = Tool | Callable[..., object]
 Schema = dict[str, object]
 
-_NAME: Final = re.compile(r"[^\s<>\"\\]+")
+_NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f<>\"\\]+")
 _SCALARS: Final[dict[object, Schema]] = {
     str: {"type": "string"},
     bool: {"type": "boolean"},
@@ -119,7 +119,7 @@ def _tool(index: int, tool: object) -> Tool:
                 f"the parameters of tool {name!r} must be a JSON schema (a dict), not {type(parameters).__name__}",
                 tool_name=name,
             )
-        checked = cast(Tool, tool)
+        checked = cast(Tool, _as_json(name, tool))
     elif callable(tool):
         checked = function_tool(tool)
         name = checked["function"]["name"]
@@ -127,10 +127,23 @@ def _tool(index: int, tool: object) -> Tool:
         raise ToolCallError(f"tool {index} is a {type(tool).__name__}, neither a dict nor a function")
     if not _NAME.fullmatch(name):
         raise ToolCallError(
-            f'tool {index} is called {name!r}; a name needs characters, and none of them white space, <, >, " or \\',
+            f"tool {index} is called {name!r}; a name needs characters, none of them white space or "
+            'control characters or one of < > " \\',
             tool_name=name,
         )
     return checked
+
+
+def _as_json(name: str, tool: Mapping[str, object]) -> object:
+    """A copy of a description, as JSON would bring it back."""
+    try:
+        text = json.dumps(tool, ensure_ascii=False, allow_nan=False)
+        text.encode()
+        return json.loads(text)
+    except (TypeError, ValueError) as error:
+        raise ToolCallError(f"tool {name!r} cannot be written as JSON: {error}", tool_name=name) from None
+    except RecursionError:
+        raise ToolCallError(f"tool {name!r} is nested too deeply, or contains itself", tool_name=name) from None
 
 
 def _default(value: object) -> Schema:

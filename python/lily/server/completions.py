@@ -89,7 +89,7 @@ class CompletionForm(ChunkForm[CompletionRequest, Chunk]):
         if self._request.echo:
             self._prompt = prompt if isinstance(prompt, str) else engine.detokenize(prompt)
             self._first_token = engine.detokenize(self._prompt_ids[:1])
-        return engine._stream(engine._plan(self._prompt_ids, self._request.params()), on_item)
+        return engine._stream(engine._plan_one(self._prompt_ids, self._request.params(), {}), on_item)
 
     def whole(self, items: Sequence[Chunk]) -> object:
         completion = fold_completion(items, self._prompt_ids)
