@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -19,6 +20,11 @@ hypothesis.settings.load_profile("default")
 # Skips that no installation could mend say "this machine has no ...", or how the cpu device answers to an
 # instruction set that its processor lacks.
 OF_THE_MACHINE = re.compile(r'this (machine|file system) |unknown debug switch "avx')
+
+
+# A shell lets what it starts in the background ignore Ctrl-C, and programs that tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
