@@ -23,24 +23,28 @@ def make(parent: Path, vocab_size: int = VOCAB_SIZE) -> Path:
     """Write the checkpoint `parent`/lily-nano-`vocab_size` and return its folder."""
     source, folder = find_model("lily-nano"), parent / f"lily-nano-{vocab_size}"
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("chat_template.jinja", "generation_config.json", "tokenizer_config.json"):
-        shutil.copyfile(source / name, folder / name)
-    config = json.loads((source / "config.json").read_text())
-    config["text_config"]["vocab_size"] = vocab_size
-    (folder / "config.json").write_text(json.dumps(config))
+    shutil.copyfile(source / "chat_template.jinja", folder / "chat_template.jinja")
     tokenizer = json.loads((source / "tokenizer.json").read_text())
-    extend_tokenizer(tokenizer, vocab_size)
+    first, shift = extend_tokenizer(tokenizer, vocab_size)
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False))
-    repeat_rows(source / "model.safetensors", folder / "model.safetensors", vocab_size)
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        values = move_ids(json.loads((source / name).read_text()), shift)
+        if name == "config.json":
+            values["text_config"]["vocab_size"] = vocab_size
+        (folder / name).write_text(json.dumps(values))
+    repeat_rows(source / "model.safetensors", folder / "model.safetensors", first, shift)
     return folder
 
 
-def extend_tokenizer(tokenizer: dict[str, Any], vocab_size: int) -> None:
-    """Add tokens, each with its merge, until the last id is vocab_size - 1; the same ones everywhere."""
+def extend_tokenizer(tokenizer: dict[str, Any], vocab_size: int) -> tuple[int, int]:
+    """Add tokens, each with its merge, the same ones everywhere; the added tokens, such as `<|im_end|>`, stay the last.
+
+    Returns the first id of the added tokens, and how far all of them move.
+    """
     vocab, merges = tokenizer["model"]["vocab"], tokenizer["model"]["merges"]
-    tokens = list(vocab)
+    tokens, first = list(vocab), len(vocab)
     state = 1  # of a linear congruential generator
-    for token_id in range(max(entry["id"] for entry in tokenizer["added_tokens"]) + 1, vocab_size):
+    for token_id in range(first, vocab_size - len(tokenizer["added_tokens"])):
         while True:
             pair = []
             for _ in range(2):
@@ -51,10 +55,29 @@ def extend_tokenizer(tokenizer: dict[str, Any], vocab_size: int) -> None:
                 break
         vocab[token] = token_id
         merges.append(pair)
+    for entry in tokenizer["added_tokens"]:
+        entry["id"] += len(vocab) - first
+    return first, len(vocab) - first
 
 
-def repeat_rows(source: Path, target: Path, vocab_size: int) -> None:
-    """Copy a checkpoint's only file; the tables with a row per token go on from their first row again."""
+def move_ids(values: dict[str, Any], shift: int) -> dict[str, Any]:
+    """The values of a configuration with the ids of its added tokens moved."""
+    moved = {}
+    for name, value in values.items():
+        if isinstance(value, int) and name.endswith("_token_id"):
+            value += shift
+        elif isinstance(value, list) and name.endswith("_token_id"):
+            value = [token_id + shift for token_id in value]
+        elif name == "added_tokens_decoder":
+            value = {str(int(token_id) + shift): token for token_id, token in value.items()}
+        elif isinstance(value, dict):
+            value = move_ids(value, shift)
+        moved[name] = value
+    return moved
+
+
+def repeat_rows(source: Path, target: Path, first: int, count: int) -> None:
+    """Copy a one-file checkpoint. Tables with a row per token get `count` more before row `first`, the first ones."""
     data = source.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])
     header: dict[str, Any] = json.loads(data[8 : 8 + length])
@@ -64,8 +87,9 @@ def repeat_rows(source: Path, target: Path, vocab_size: int) -> None:
         part = data[begin:stop]
         if ".lm_head." in name or ".embed_tokens." in name:
             row_bytes = len(part) // tensor["shape"][0]
-            part = (part * (vocab_size // tensor["shape"][0] + 1))[: vocab_size * row_bytes]
-            tensor["shape"][0] = vocab_size
+            old = part[: first * row_bytes]
+            part = old + (old * (count // first + 1))[: count * row_bytes] + part[first * row_bytes :]
+            tensor["shape"][0] += count
         parts.append(part)
         tensor["data_offsets"] = [end, end + len(part)]
         end += len(part)
