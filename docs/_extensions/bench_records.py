@@ -39,7 +39,8 @@ class BenchRecords(SphinxDirective):
         section += nodes.title(text=f"{record['bench']}, {record['date']}")
         code = record["code"]["commit"][:12]
         rounds = f"{record['rounds']} rounds" if "rounds" in record else "one run"
-        about = f"{machine['cpu']}, {machine['usable_cores']} cores, {rounds}, commit {code}: "
+        gpu = f", {machine['gpu']}" if "gpu" in machine else ""
+        about = f"{machine['cpu']}, {machine['usable_cores']} cores{gpu}, {rounds}, commit {code}: "
         section += nodes.paragraph("", about, nodes.literal(text=record["command"]))
         section += _table(record["arms"])
         for number, (title, bars) in enumerate(_charts(record["arms"]).items()):

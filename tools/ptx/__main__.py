@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bench import machine
 from tools.msl.grid import find_grid, grids
 from tools.msl.preamble import FORMS, kernel_defines
 
@@ -107,7 +108,10 @@ def run(folder: PtxFolder, jobs: int) -> dict[str, Any]:
         "bench": "shaders-as-ptx",
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "command": "python -m tools.ptx run FOLDER --record",
-        "machine": {"gpu": gpu.name, "capability": ".".join(map(str, gpu.capability)), "driver": gpu.driver},
+        "machine": {
+            **machine.describe(),
+            **{"gpu": gpu.name, "capability": ".".join(map(str, gpu.capability)), "driver": gpu.driver},
+        },
         "code": json.loads((folder.path / ABOUT).read_text(encoding="utf-8")),
         "arms": {form: summary(ones) for form, ones in done.items()},
     }
