@@ -12,11 +12,12 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 from bench import arm
 from lily import ChatChunk, Chunk, Engine, SamplingParams
@@ -29,21 +30,29 @@ QUESTION = [{"role": "user", "content": "Who are you?"}]
 @contextmanager
 def server(*flags: str) -> Iterator[socket.socket]:
     """A connection to `lily serve` in a process of its own, once it is ready."""
-    child = subprocess.Popen([sys.executable, "-m", "lily", "serve", "--port", "0", *flags], stderr=subprocess.PIPE)
-    try:
-        assert child.stderr is not None
-        match = next(found for line in child.stderr if (found := LISTENING.search(line.decode())))
-        os.set_blocking(child.stderr.fileno(), False)  # its log is not read: it must not block
-        with socket.create_connection((match[1], int(match[2]))) as connection:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            while not exchange(connection, b"GET /ready HTTP/1.1\r\nhost: localhost\r\n\r\n").startswith(
-                b"HTTP/1.1 200"
-            ):
-                time.sleep(0.05)
-            yield connection
-    finally:
-        child.terminate()
-        child.wait()
+    with tempfile.TemporaryFile() as log:  # a pipe that nobody reads would stop the server when it is full
+        child = subprocess.Popen([sys.executable, "-m", "lily", "serve", "--port", "0", *flags], stderr=log)
+        try:
+            with socket.create_connection(address(child, log)) as connection:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                ready = b"GET /ready HTTP/1.1\r\nhost: localhost\r\n\r\n"
+                while not exchange(connection, ready).startswith(b"HTTP/1.1 200"):
+                    time.sleep(0.05)
+                yield connection
+        finally:
+            child.terminate()
+            child.wait()
+
+
+def address(child: subprocess.Popen[bytes], log: BinaryIO) -> tuple[str, int]:
+    """Where the server listens, from its log."""
+    while True:
+        text = os.pread(log.fileno(), 1 << 16, 0).decode()
+        if match := LISTENING.search(text):
+            return match[1], int(match[2])
+        if child.poll() is not None:
+            raise RuntimeError(f"lily serve ended with status {child.returncode}: {text}")
+        time.sleep(0.01)
 
 
 def post(path: str, body: object) -> bytes:
