@@ -234,3 +234,11 @@ def test_import_lily_needs_no_extra_and_the_server_names_what_is_missing() -> No
     failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert failed.stderr.rstrip().endswith('(msgspec is missing); install them with: pip install "lily[server]"')
     assert "ImportError" in failed.stderr
+
+
+def test_connections_send_small_writes_at_once() -> None:
+    with process.bind("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()) as client:
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert not client.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)  # which is what the system gives
