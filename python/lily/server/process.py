@@ -76,8 +76,8 @@ def bind(host: str, port: int) -> socket.socket:
         family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
         both = address[0] == "::" and socket.has_dualstack_ipv6()
         listener = socket.create_server(address[:2], family=family, backlog=1024, dualstack_ipv6=both)
-        # For all its connections. asyncio does it only for sockets that name their protocol; without it the second of two
-        # small writes waits 40 ms for the client's acknowledgement of the first.
+        # For all its connections. asyncio does it only for sockets that name their protocol; without it the second of
+        # two small writes waits 40 ms for the client's acknowledgement of the first.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
     except socket.gaierror as error:
