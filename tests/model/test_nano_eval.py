@@ -1,11 +1,17 @@
-"""lily-nano's held-out chats, greedy: as many right answers per family as the float32 reference gives (its README)."""
+"""lily-nano's held-out chats, greedy: as many right answers per family as the float32 reference gives (its README).
+
+All of them on the CPU. Software Metal needs seconds for each: one of each family, all with `make soak`.
+"""
 
 import json
 from collections import Counter
 
+import hypothesis
 import pytest
 
-from lily import Engine
+from lily import Engine, _core
+from lily.errors import DeviceError
+from tests.kernels.harness import NANO
 
 REFERENCE = {
     "extract": 20,
@@ -33,22 +39,48 @@ def is_right(item, reply):
     return [(call.name, call.arguments) for call in reply.tool_calls] == [(wanted["name"], wanted["arguments"])]
 
 
-@pytest.fixture(scope="module")
-def right_answers(lily_nano):
+def items_of(lily_nano):
+    return [json.loads(line) for line in (lily_nano / "eval.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def answer(engine, item):
+    return engine.chat(
+        item["messages"], tools=item["tools"], reasoning=item["enable_thinking"], temperature=0, max_tokens=400
+    )
+
+
+def require_metal():
+    try:
+        _core.Device("metal", sizes=NANO)
+    except DeviceError as error:
+        pytest.skip(str(error))
+
+
+SOAK = hypothesis.settings().max_examples > hypothesis.settings.get_profile("default").max_examples
+
+
+@pytest.fixture(scope="module", params=["cpu", "metal"] if SOAK else ["cpu"])
+def right_answers(request, lily_nano):
+    if request.param == "metal":
+        require_metal()
     right = Counter()
-    with Engine(lily_nano) as engine, open(lily_nano / "eval.jsonl", encoding="utf-8") as lines:
-        for item in map(json.loads, lines):
-            reply = engine.chat(
-                item["messages"],
-                tools=item["tools"],
-                reasoning=item["enable_thinking"],
-                temperature=0,
-                max_tokens=400,
-            )
-            right[item["family"]] += is_right(item, reply)
+    with Engine(lily_nano, device=request.param, max_context=2048, memory_limit="8GiB") as engine:
+        for item in items_of(lily_nano):
+            right[item["family"]] += is_right(item, answer(engine, item))
     return right
 
 
 @pytest.mark.parametrize("family", REFERENCE)
 def test_accuracy_equals_the_reference(right_answers, family):
     assert abs(right_answers[family] - REFERENCE[family]) <= 1
+
+
+def test_metal_answers_as_the_cpu_does(lily_nano):
+    require_metal()
+    firsts = {item["family"]: item for item in reversed(items_of(lily_nano))}
+    assert firsts.keys() == REFERENCE.keys()
+    options = {"max_context": 1024, "memory_limit": "8GiB", "progress": False}
+    with Engine(lily_nano, device="cpu", **options) as cpu, Engine(lily_nano, device="metal", **options) as metal:
+        for item in firsts.values():
+            expected, got = answer(cpu, item), answer(metal, item)
+            assert (got.content, got.tool_calls, got.usage) == (expected.content, expected.tool_calls, expected.usage)
