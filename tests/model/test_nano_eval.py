@@ -64,7 +64,7 @@ def right_answers(request, lily_nano):
     if request.param == "metal":
         require_metal()
     right = Counter()
-    with Engine(lily_nano, device=request.param, max_context=2048, memory_limit="8GiB") as engine:
+    with Engine(lily_nano, device=request.param, max_context=4096, memory_limit="8GiB") as engine:
         for item in items_of(lily_nano):
             right[item["family"]] += is_right(item, answer(engine, item))
     return right
