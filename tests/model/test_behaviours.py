@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 from bench.ledger import Ledger, Machine
-from lily import _core
 from lily.disk_cache import DiskCache
 from lily.errors import DeviceError, MemoryLimitError, SnapshotError
 from lily.state_file import StateFile
-from tests.kernels.harness import NANO
+from tests.model.metal import require_metal
 from tests.model.rig import BORDER, FINGERPRINTS, Rig, tokens
 from tests.model.support import check_gate
 from tests.softmetal import control
@@ -31,10 +30,7 @@ OPTIONS = {"cpu": {"dtype": "float32", "threads": 1}, "metal": {"dtype": "float1
 @pytest.fixture(scope="module", params=OPTIONS)
 def device(request):
     if request.param == "metal":
-        try:
-            _core.Device("metal", sizes=NANO)
-        except DeviceError as error:
-            pytest.skip(str(error))
+        require_metal()
     return request.param
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from lily import _core
-from lily.errors import DeviceError
-from tests.kernels.harness import NANO
+from tests.model.metal import require_metal
 from tests.model.support import FAMILIES, check_gate, decode_rows, load
 from tests.oracles.forward import Checkpoint, forward
 from tests.softmetal import control
@@ -21,10 +20,7 @@ GAP = 0.008  # between the last chosen and the first refused logit, in standard 
 
 @pytest.fixture(scope="module", autouse=True)
 def metal():
-    try:
-        _core.Device("metal", sizes=NANO)
-    except DeviceError as error:
-        pytest.skip(str(error))
+    require_metal()
 
 
 @pytest.fixture(autouse=True)

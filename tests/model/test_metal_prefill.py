@@ -3,9 +3,7 @@
 import numpy as np
 import pytest
 
-from lily import _core
-from lily.errors import DeviceError
-from tests.kernels.harness import NANO
+from tests.model.metal import require_metal
 from tests.model.support import check_gate, decode_rows, load, prefill
 from tests.oracles.forward import Checkpoint, forward
 
@@ -19,10 +17,7 @@ DECODED = 6  # rows that follow the prefill: they show what state it left
 
 @pytest.fixture(scope="module", autouse=True)
 def metal():
-    try:
-        _core.Device("metal", sizes=NANO)
-    except DeviceError as error:
-        pytest.skip(str(error))
+    require_metal()
 
 
 def check_prefill(folder, prompt, gate, chunk_size):

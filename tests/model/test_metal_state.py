@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from lily import Engine, _core
+from lily import Engine
 from lily.errors import DeviceError, SnapshotError
-from tests.kernels.harness import NANO
+from tests.model.metal import require_metal
 from tests.model.replay import replay
 from tests.model.rig import Rig, tokens
 from tests.model.support import HAIR, check_gate, decode_rows, load, nearest_choice, prefill
@@ -19,10 +19,7 @@ PAGE_FAULT = 3  # MTLCommandBufferErrorPageFault
 
 @pytest.fixture(scope="module", autouse=True)
 def metal():
-    try:
-        _core.Device("metal", sizes=NANO)
-    except DeviceError as error:
-        pytest.skip(str(error))
+    require_metal()
 
 
 @pytest.fixture

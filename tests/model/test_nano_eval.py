@@ -9,9 +9,8 @@ from collections import Counter
 import hypothesis
 import pytest
 
-from lily import Engine, _core
-from lily.errors import DeviceError
-from tests.kernels.harness import NANO
+from lily import Engine
+from tests.model.metal import require_metal
 
 REFERENCE = {
     "extract": 20,
@@ -47,13 +46,6 @@ def answer(engine, item):
     return engine.chat(
         item["messages"], tools=item["tools"], reasoning=item["enable_thinking"], temperature=0, max_tokens=400
     )
-
-
-def require_metal():
-    try:
-        _core.Device("metal", sizes=NANO)
-    except DeviceError as error:
-        pytest.skip(str(error))
 
 
 SOAK = hypothesis.settings().max_examples > hypothesis.settings.get_profile("default").max_examples
