@@ -18,5 +18,5 @@ find src/lily_core -name '*.cpp' -not -path '*/bindings/*' -print0 |
     xargs -0 -P "$(nproc)" -I '{}' sh -c "$compiler $flags -DLILY_ISA=baseline -Isrc/lily_core -Ishaders -c '{}' -o \"\$(mktemp -p $objects)\""
 echo "arm64: $(find "$objects" -type f | wc -l) files compiled"
 $compiler $flags -static -DLILY_ISA=baseline -Isrc/lily_core -Ishaders tests/native/products.cpp \
-    src/lily_core/device/cpu/kernels/matvec.cpp -o "$objects/products"
+    src/lily_core/device/cpu/kernels/{gemm,matvec}.cpp -o "$objects/products"
 qemu-aarch64-static "$objects/products"

@@ -95,12 +95,10 @@ static void experts_down_tile(const KernelCall& call, std::uint32_t first, std::
       const Weight w = stacked_weight(call, 4, slot, hidden, width);
       scratch.hold(rows, width);
       scratch.set_rows([&](std::uint32_t row) { return h + std::size_t(run.begin + row) * width; });
-      for (std::uint32_t n = t.x0; n < t.x1; n += kGemmColumns) {
-        const std::uint32_t columns = t.x1 - n < kGemmColumns ? t.x1 - n : kGemmColumns;
-        gemm(call.format, w, n, columns, scratch, scratch.product[0]);
+      gemm({w}, t.x0, t.x1, scratch, [&](std::uint32_t n, std::uint32_t count, auto values) {
         for (std::uint32_t row = 0; row < rows; ++row)
-          stream_row(d + std::size_t(order[run.begin + row]) * hidden + n, scratch.product[0] + row * kGemmColumns, columns);
-      }
+          stream_row(d + std::size_t(order[run.begin + row]) * hidden + n, values(0, row), count);
+      });
     });
   }
   finish_streams();

@@ -80,9 +80,7 @@ static void experts_up_tile(const KernelCall& call, std::uint32_t first, std::ui
         return y + std::size_t(order[run.begin + row] / model.num_experts_per_tok) * hidden;
       });
       const Weight gate = stacked_weight(call, 4, slot, width, hidden), up = stacked_weight(call, 7, slot, width, hidden);
-      for (std::uint32_t n = t.x0; n < t.x1; n += kGemmColumns)
-        gemm_gate_up(call.format, gate, up, n, t.x1 - n < kGemmColumns ? t.x1 - n : kGemmColumns, scratch,
-                     h + std::size_t(run.begin) * width + n, width);
+      gemm_gate_up(gate, up, t.x0, t.x1, scratch, h + std::size_t(run.begin) * width, width);
     });
   }
 }

@@ -1,6 +1,7 @@
 // Panels of a weight: some of its rows, as columns of lanes, unpacked for products with many rows of activations.
 #pragma once
 
+#include "device/cpu/kernels/int_tile.h"
 #include "device/cpu/kernels/product.h"
 #include "device/cpu/kernels/quant.h"
 
@@ -8,6 +9,7 @@ namespace lily::cpu::LILY_ISA {
 
 // Where rows [n, n + kLanes) of a weight's component lie; those past the last row repeat it.
 struct RowPlaces {
+  RowPlaces() = default;
   RowPlaces(const void* component, std::size_t row_bytes, std::size_t offset, std::uint32_t n, std::uint32_t end) {
     for (std::uint32_t lane = 0; lane < std::uint32_t(kLanes); ++lane)
       at[lane] = reinterpret_cast<const std::uint8_t*>(component) + (n + lane < end ? n + lane : end - 1) * row_bytes + offset;
@@ -92,72 +94,69 @@ static inline void unpack_floats(const Weight& w, std::uint32_t width, std::uint
   }
 }
 
-// kTileColumns rows of a weight as 16-bit integers, codes only, in pairs of neighbours: [pair][vector of kLanes columns]. Of 8
-// codes the pairs are (0, 4), (1, 5), (2, 6), (3, 7): what one shift and one mask make of a word of 4-bit codes.
-struct ShortPanel {
-  const Vs* at;
-
-  // use(k, first vector, second vector) for the pairs of a group; k counts the elements of its rows.
-  template <typename Use>
-  void for_pairs(std::uint32_t group, Use use) const {
-    const Vs* pair = at + group * LILY_GROUP_SIZE;
-    for (std::uint32_t k = 0; k < LILY_GROUP_SIZE; k += 2, pair += 2) use(k, pair[0], pair[1]);
-  }
-};
-
-// The same out of the weight's own words, kept for a ShortPanel on the way: the unpacking hides behind the first products.
+// Unpacks the codes of kTileColumns rows of a weight for int_tile, a unit at a time, so that it hides behind the products with
+// the panel before: [word][vector of kLanes rows]. With each unit it asks memory for as many bytes of rows that come later, in
+// the order in which they lie: hardware does not foresee them.
 template <Format kFormat>
-class FreshPanel {
+class PanelWriter {
  public:
-  // Rows from n on, none behind `end`, elements from k0 on.
-  FreshPanel(const Weight& w, std::uint32_t width, std::uint32_t n, std::uint32_t end, std::uint32_t k0, Vs* panel)
-      : rows_{{w.codes, row_bytes(width), row_bytes(k0), n, end}, {w.codes, row_bytes(width), row_bytes(k0), n + kLanes, end}},
-        panel_(panel) {}
-
-  template <typename Use>
-  void for_pairs(std::uint32_t group, Use use) const {
-    Vs* pair = panel_ + group * LILY_GROUP_SIZE;
-    constexpr std::uint32_t kBits = is_4_bit(kFormat) ? 4 : 8, kElements = 128 / kBits;  // of 16 bytes of a row
-    for (std::uint32_t k = 0; k < LILY_GROUP_SIZE; k += kElements) {
-      Vi words[2][4];
-      for (int half = 0; half < 2; ++half) transpose_words(rows_[half], row_bytes(group * LILY_GROUP_SIZE + k), words[half]);
-#pragma GCC unroll 16
-      for (std::uint32_t i = 0; i < kElements / 2; ++i, pair += 2) {
-        for (int half = 0; half < 2; ++half) pair[half] = codes(words[half], i);
-        use(k + 2 * i, pair[0], pair[1]);
-      }
-    }
+  PanelWriter() = default;  // nothing to do
+  // Rows from n on, none behind `end`, `groups` groups from group0 on. What comes later starts with row later_n of `later`; what
+  // lies behind a weight's last row is not touched by a prefetch.
+  PanelWriter(const Weight& w, std::uint32_t row_groups, std::uint32_t n, std::uint32_t end, std::uint32_t group0,
+              std::uint32_t groups, Vi* panel, const Weight& later, std::uint32_t later_n)
+      : rows_{{w.codes, row_groups * kGroupBytes, group0 * kGroupBytes, n, end},
+              {w.codes, row_groups * kGroupBytes, group0 * kGroupBytes, n + kLanes, end}},
+        to_(panel),
+        units_left_(groups * kGroupUnits) {
+    const std::size_t first = std::size_t(later_n) * row_groups + group0 * kTileColumns;  // as a group
+    codes_ahead_ = later.codes + first * kGroupBytes;
+    scales_ahead_ = later.scales + first * kPairBytes;
+    biases_ahead_ = later.biases + first * kPairBytes;
   }
+
+  // The next unit: 16 bytes of each of kLanes rows.
+  void write_unit() {
+    for (int i = 0; i < kUnitBytes; i += 64) __builtin_prefetch(codes_ahead_ + i);
+    __builtin_prefetch(scales_ahead_), __builtin_prefetch(biases_ahead_);
+    codes_ahead_ += kUnitBytes, scales_ahead_ += kUnitPairBytes, biases_ahead_ += kUnitPairBytes;
+    Vi words[4];
+    transpose_words(rows_[half_], offset_, words);
+    Vi* to = to_ + half_;
+#pragma GCC unroll 16
+    for (int i = 0; i < kUnitVectors; ++i) to[2 * i] = codes(words, i);
+    offset_ += 16 * half_, to_ += 2 * kUnitVectors * half_;
+    half_ ^= 1;
+    --units_left_;
+  }
+  void write_rest() {
+    while (units_left_ > 0) write_unit();
+  }
+  std::uint32_t units_left() const { return units_left_; }
 
  private:
-  static constexpr std::size_t row_bytes(std::uint32_t elements) {
-    return std::size_t(elements) * (is_4_bit(kFormat) ? 4 : 8) / 8;
-  }
+  static constexpr bool kIs4Bit = is_4_bit(kFormat);
+  static constexpr int kBits = kIs4Bit ? 4 : 8, kUnitBytes = 16 * kLanes, kUnitVectors = 128 / kBits / (2 * kParts);
+  static constexpr std::size_t kGroupBytes = group_bytes(kFormat);
+  static constexpr std::size_t kPairBytes = is_wide(kFormat) ? sizeof(float) : sizeof(std::uint16_t);
+  static constexpr std::uint32_t kGroupUnits = 2 * kGroupBytes / 16;
+  static constexpr std::size_t kUnitPairBytes = kTileColumns * kPairBytes / kGroupUnits;
 
-  // Pair `i` of the words.
-  static Vs codes(const Vi (&words)[4], std::uint32_t i) {
-    const int shift = (is_4_bit(kFormat) ? 4 : 8) * (i % 4);
-    if constexpr (is_4_bit(kFormat)) {
-      return (Vs)((words[i / 4] >> shift) & 0x000f000f);
-    } else {
-      return (Vs)(((words[i / 4 * 2] >> shift) & 0xff) | (((words[i / 4 * 2 + 1] >> shift) & 0xff) << 16));
-    }
+  // Vector `i` of the words.
+  static Vi codes(const Vi (&words)[4], int i) {
+    if constexpr (kParts == 2) return kIs4Bit ? (words[i / 2] >> (4 * (i % 2))) & 0x0f0f0f0f : words[i];
+    const int shift = kBits * (i % 4);
+    if constexpr (kIs4Bit) return (words[i / 4] >> shift) & 0x000f000f;
+    return ((words[i / 4 * 2] >> shift) & 0xff) | (((words[i / 4 * 2 + 1] >> shift) & 0xff) << 16);
   }
 
   RowPlaces rows_[2];
-  Vs* panel_;
-};
-
-// Brings a stretch of memory into the caches, `step` bytes a turn: too much to ask for at once, too short for the hardware to
-// foresee. What lies behind the weight's last row is not touched by a prefetch.
-struct Ahead {
-  const char* at;
-  std::size_t step;
-
-  void advance() {
-    for (const char* line = at; line < at + step; line += 64) __builtin_prefetch(line);
-    at += step;
-  }
+  Vi* to_ = nullptr;
+  std::size_t offset_ = 0;
+  int half_ = 0;
+  std::uint32_t units_left_ = 0;
+  const std::uint8_t* codes_ahead_ = nullptr;
+  const std::byte *scales_ahead_ = nullptr, *biases_ahead_ = nullptr;
 };
 
 }  // namespace lily::cpu::LILY_ISA

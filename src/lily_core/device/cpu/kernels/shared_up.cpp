@@ -27,8 +27,7 @@ static void shared_up_tile(const KernelCall& call, std::uint32_t first, std::uin
     scratch.hold(t.y1 - t.y0, hidden);
     if (!is_ready(call, t.y0 + 1))
       scratch.set_rows([&](std::uint32_t row) { return y + std::size_t(t.y0 + row) * hidden; });
-    gemm_gate_up(call.format, weight_at(call, 1), weight_at(call, 4), t.x0, t.x1 - t.x0, scratch,
-                 hs + std::size_t(t.y0) * width + t.x0, width);
+    gemm_gate_up(weight_at(call, 1), weight_at(call, 4), t.x0, t.x1, scratch, hs + std::size_t(t.y0) * width, width);
   }
 }
 

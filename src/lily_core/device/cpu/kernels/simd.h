@@ -189,6 +189,14 @@ static inline Vi dot_pairs(Vi acc, Vs a, Vs b) {
 #endif
 }
 
+#if defined(__AVX512VNNI__)
+// acc + a · b: each lane of the result adds the products of four neighbours, unsigned bytes of a and signed bytes of b.
+static inline Vi dot_quads(Vi acc, Vi a, Vi b) { return (Vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)a, (__m512i)b); }
+#endif
+
+// What is in memory is loaded again behind this. g++ would keep it in more registers than there are, that is, on the stack.
+static inline void reload() { asm volatile("" ::: "memory"); }
+
 // Rounds to the nearest integers, ties to even; |v| < 2^22.
 static inline Vi round_to_int(Vf v) {
   const Vf rounder = splat(12582912.0f);  // 1.5 · 2^23
@@ -268,6 +276,7 @@ static inline bool any(Vi mask) {
 }
 
 static inline Vf max(Vf a, Vf b) { return a > b ? a : b; }
+static inline Vi max(Vi a, Vi b) { return a > b ? a : b; }
 static inline Vf min(Vf a, Vf b) { return a < b ? a : b; }
 
 // e^x to 1 ulp or so: x = n ln 2 + r, a degree-6 polynomial in r, n added to the exponent. Below -87.3 the
