@@ -31,7 +31,7 @@ from tools.msl.preamble import FORMS, kernel_defines
 ROOT = Path(__file__).parents[1]
 CONFIG = ROOT / "tests/model/configs/qwen3.6-35b-a3b-mlx-4bit.json"
 CONTEXTS = (256, 1024, 4096, 8192, 32_768, 131_072)
-CHUNK_TOKENS = 512  # of a prefill chunk; a GPU with much memory takes more (src/lily_core/device/gpu.h)
+DEVICE_GIB = (16, 64)  # that GPUs may hold: with little memory and with much (src/lily_core/device/gpu.h)
 KEY_BLOCK = 32  # keys that attention's tiles take at a time
 DELTA_CHUNK = 64  # tokens of the delta rule's chunk
 WRITTEN_ONLY = ("kv", "logits")  # bound for both because a dispatch writes a part of them
@@ -82,6 +82,7 @@ class Row:
     kernels: dict[str, Cost] = field(default_factory=lambda: defaultdict(Cost))
     names: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # by kernel: with formats of weights
     seconds: float = 0  # predicted
+    chunk_tokens: int = 0  # of a prefill chunk
     chunk_dispatches: int = 0  # the most of one chunk
 
 
@@ -104,9 +105,12 @@ class Ledger:
             make_synthetic(Path(folder), dict(config), hollow=True)
             arguments = load_config(Path(folder)).core_arguments()
             native = _core.ModelConfig(**arguments)
-            self.recording = _core.Recording(folder=folder, config=native, max_context=max_context)
-        pages = -(-max_context // constants()["LILY_PAGE_TOKENS"])
-        s: Sizes = {**arguments["sizes"], "max_pages": pages}
+            recordings = [
+                _core.Recording(folder=folder, config=native, max_context=max_context, device_bytes=gib << 30)
+                for gib in DEVICE_GIB
+            ]
+        self.recordings = {recording.chunk_tokens: recording for recording in recordings}
+        s: Sizes = arguments["sizes"]
         self.sizes = s
         self.eps: float = arguments["rms_norm_eps"]
         self.query = s["num_attention_heads"] * s["head_dim"]
@@ -119,18 +123,23 @@ class Ledger:
     def decode(self, context: int) -> Row:
         """One token at a context of so many tokens, its own included."""
         row = Row(context)
-        self._count(row, self.recording.decode(1, context), context, {})
+        self._count(row, next(iter(self.recordings.values())).decode(1, context), context, {})
         return row
 
-    def prefill(self, context: int) -> Row:
-        """A prompt of so many tokens, without the head."""
-        row = Row(context)
-        full, rest = divmod(context, CHUNK_TOKENS)
-        for rows, begins in ((CHUNK_TOKENS, range(full)), (rest, range(full, full + bool(rest)))):
-            program = self.recording.prefill(rows) if begins else []
+    @property
+    def chunk_lengths(self) -> list[int]:
+        """Tokens of a prefill chunk, of GPUs with little and with much memory."""
+        return list(self.recordings)
+
+    def prefill(self, context: int, chunk_tokens: int) -> Row:
+        """A prompt of so many tokens, without the head. chunk_tokens: one of chunk_lengths."""
+        row, recording = Row(context, chunk_tokens=chunk_tokens), self.recordings[chunk_tokens]
+        full, rest = divmod(context, chunk_tokens)
+        for rows, begins in ((chunk_tokens, range(full)), (rest, range(full, full + bool(rest)))):
+            program = recording.prefill(rows) if begins else []
             fixed: dict[int, Cost] = {}
             for chunk in begins:
-                self._count(row, program, chunk * CHUNK_TOKENS, fixed)
+                self._count(row, program, chunk * chunk_tokens, fixed)
         return row
 
     def threadgroup_bytes(self, names: Iterable[str], form: str) -> int:
@@ -144,17 +153,26 @@ class Ledger:
 
     def _count(self, row: Row, program: Sequence[Dispatch], position: int, fixed: dict[int, Cost]) -> None:
         """Adds a program to the row. `position`: tokens before the chunk; of a step, its context. `fixed` keeps, by the
-        place in the program, the costs that do not depend on it."""
+        place in the program, the costs that do not depend on it. What has nothing to do is not run: attention of keys
+        behind the chunk."""
         by_level: dict[int, Cost] = defaultdict(Cost)
+        of_attention: dict[tuple[str, int, tuple[int, ...]], Cost] = {}  # without the layer: all are alike
         for place, (name, level, args, ranges) in enumerate(program):
-            cost = fixed.get(place) or self._dispatch(name, args, ranges, position)
-            if not op_of(name).startswith("attn"):
+            op = op_of(name)
+            if op == "attn_prefill" and args[2] >= position + args[0]:
+                continue
+            if not op.startswith("attn"):
+                cost = fixed.get(place) or self._dispatch(name, args, ranges, position)
                 fixed[place] = cost
-            for total in (by_level[level], row.kernels[op_of(name)], row.total):
+            else:
+                key = (name, args[0], tuple(args[2:]))
+                cost = of_attention.get(key) or self._dispatch(name, args, ranges, position)
+                of_attention[key] = cost
+            for total in (by_level[level], row.kernels[op], row.total):
                 total.add(cost)
-            row.names[op_of(name)].add(name)
+            row.names[op].add(name)
         row.levels += len(by_level)
-        row.chunk_dispatches = max(row.chunk_dispatches, len(program))
+        row.chunk_dispatches = max(row.chunk_dispatches, sum(cost.dispatches for cost in by_level.values()))
         row.seconds += sum(
             self.machine.seconds(cost.bytes_read + cost.bytes_written, cost.flops) for cost in by_level.values()
         )
@@ -165,10 +183,13 @@ class Ledger:
         for buffer, length, access in ranges:
             known = buffer in touched
             num_bytes = touched[buffer] if known else length * self._share_read(op, buffer, rows)
-            if access != "w" and not (access == "b" and buffer in WRITTEN_ONLY):
-                cost.bytes_read += num_bytes
-            if access != "r":
-                cost.bytes_written += num_bytes
+            read, written = num_bytes * (access != "w"), num_bytes * (access != "r")
+            if access == "b" and buffer in WRITTEN_ONLY:
+                read = 0
+            if op == "attn_prefill" and buffer == "partial":
+                read, written = self._carried_bytes(args, position)
+            cost.bytes_read += read
+            cost.bytes_written += written
             if buffer == "kv" and access == "r":
                 cost.kv_bytes += num_bytes
         bits = iter(formats)
@@ -187,8 +208,16 @@ class Ledger:
             cost.kv_traffic_bytes = cost.kv_bytes
         if op == "attn_prefill":
             tile = constants()["LILY_ATTN_PREFILL_ROWS"], constants()["LILY_ATTN_PREFILL_HEADS"]
-            cost.kv_traffic_bytes = self.kv_traffic(position + args[2], rows, *tile)
+            cost.kv_traffic_bytes = self.kv_traffic(position, rows, args[2], args[3], *tile)
         return cost
+
+    def _carried_bytes(self, args: list[int], position: int) -> tuple[float, float]:
+        """Sums of attention that a dispatch takes up from the one before, and that it leaves for the next."""
+        rows, _, first_key, num_keys = args
+        row_bytes = 4 * self.sizes["num_attention_heads"] * (self.sizes["head_dim"] + 2)
+        begun = min(rows, position + rows - first_key) if first_key else 0
+        going_on = min(rows, max(0, position + rows - first_key - num_keys))
+        return begun * row_bytes, going_on * row_bytes
 
     def _share_read(self, op: str, buffer: str, rows: int) -> float:
         """Of a weight: what `rows` rows read, if routing is independent."""
@@ -199,14 +228,17 @@ class Ledger:
             return float(1 - (1 - s["num_experts_per_tok"] / s["num_experts"]) ** rows)
         return 1.0
 
-    def kv_traffic(self, position: int, rows: int, tile_rows: int, tile_heads: int) -> float:
-        """Bytes of keys and values that `rows` rows from `position` on read in tiles of `tile_rows` rows and
-        `tile_heads` query heads of one KV head."""
+    def kv_traffic(
+        self, position: int, rows: int, first_key: int, num_keys: int, tile_rows: int, tile_heads: int
+    ) -> float:
+        """Bytes of so many keys, and of their values, that `rows` rows from `position` on read in tiles of `tile_rows`
+        rows and `tile_heads` query heads of one KV head."""
         s = self.sizes
         group = s["num_attention_heads"] // s["num_key_value_heads"]
         passes = s["num_key_value_heads"] * -(-group // min(tile_heads, group))
         ends = (position + min(first + tile_rows, rows) for first in range(0, rows, tile_rows))
-        keys = sum(-(-end // KEY_BLOCK) * KEY_BLOCK for end in ends)
+        seen = (-(-end // KEY_BLOCK) * KEY_BLOCK - first_key for end in ends)
+        keys = sum(min(max(count, 0), num_keys) for count in seen)
         return float(passes * keys * 2 * 2 * s["head_dim"])
 
     def _touched(self, op: str, args: list[int], position: int) -> dict[str, float]:
@@ -216,8 +248,14 @@ class Ledger:
         heads, query_heads = s["linear_num_value_heads"], s["num_attention_heads"]
         conv_state = 4 * (3 if op == "gdn_conv" else 3 * m) * self.channels
         state = 4 * self.state * (1 if op == "gdn_scan" else m)
-        keys = {"attn_split": m * position, "attn_prefill": position + m + (args[2] if len(args) > 2 else 0)}
-        kv = keys.get(op, m) * 2 * self.key * 2
+        keys, queries, ready = m, m, m  # rows that attention still has, and those that end here
+        if op == "attn_split":
+            keys = m * position
+        if op == "attn_prefill":
+            keys = min(position + m - args[2], args[3])
+            queries = min(m, position + m - args[2])
+            ready = queries - min(m, max(0, position + m - args[2] - args[3]))
+        kv = keys * 2 * self.key * 2
         used_splits = -(-position // args[3]) if op == "attn_split" else args[1] if op == "attn_combine" else 0
         vocab = s["vocab_size"]
         # float16 operands are 2 bytes, all else 4: docs/design/kernels.md, "Precision".
@@ -230,9 +268,10 @@ class Ledger:
             "w": 4 * m * heads * s["linear_key_head_dim"], "qk": 4 * m * heads * DELTA_CHUNK,
             "o": 4 * m * self.value_dim,
             "gated": 2 * m * self.value_dim,
-            "q": 2 * m * self.query, "gate": 2 * m * self.query, "k": 2 * m * self.key, "v": 2 * m * self.key,
+            "q": 2 * queries * self.query, "gate": 2 * ready * self.query, "k": 2 * m * self.key,
+            "v": 2 * m * self.key,
             "rope": 4 * s["rotary_dim"], "page_table": 4 * -(-(position + m) // 256), "kv": kv,
-            "partial": 4 * m * query_heads * used_splits * (s["head_dim"] + 2), "y": 2 * m * self.query,
+            "partial": 4 * m * query_heads * used_splits * (s["head_dim"] + 2), "y": 2 * ready * self.query,
             "router_logits": 4 * m * experts, "shared_gate": 4 * m, "topk_ids": 4 * m * k, "topk_weights": 4 * m * k,
             "order": 4 * m * k, "blocks": 12 * (min(experts, m * k) + m * k // 32),
             "expert_slot": 4 * min(experts, m * k),
@@ -255,21 +294,30 @@ class Ledger:
         if op == "attn_split":
             return 4.0 * self.query * m * position
         if op == "attn_prefill":
-            return 4.0 * self.query * m * (position + args[2] + (m + 1) / 2)
+            return 4.0 * self.query * (pairs_from(args[2], position, m) - pairs_from(args[2] + args[3], position, m))
         return 0.0
+
+
+def pairs_from(key: int, position: int, rows: int) -> float:
+    """Pairs of a row and a key that it sees, itself included, among keys from `key` on."""
+    last = position + rows - key  # keys that the last row sees
+    first = max(1, last - rows + 1)
+    return max(0, last - first + 1) * (first + last) / 2
 
 
 def table(title: str, rows: Iterable[Row], per_token: bool) -> None:
     print(f"\n{title}")
     head = f"{'context':>8} {'dispatches':>10} {'levels':>7} {'read GB':>9} {'written GB':>10} {'GFLOP':>11}"
-    print(f"{head} {'KV traffic GB':>13} {'predicted tokens/s':>18}")
+    of_chunk = "" if per_token else f" {'most of a chunk':>15}"
+    print(f"{head} {'KV traffic GB':>13}{of_chunk} {'predicted tokens/s':>18}")
     for row in rows:
         cost = row.total
         tokens = 1 if per_token else row.context
+        of_chunk = "" if per_token else f" {row.chunk_dispatches:15,}"
         print(
             f"{row.context:8,} {cost.dispatches:10,} {row.levels:7,} {cost.bytes_read / 1e9:9,.3f} "
-            f"{cost.bytes_written / 1e9:10,.3f} {cost.flops / 1e9:11,.1f} {cost.kv_traffic_bytes / 1e9:13,.3f} "
-            f"{tokens / row.seconds:18,.1f}"
+            f"{cost.bytes_written / 1e9:10,.3f} {cost.flops / 1e9:11,.1f} {cost.kv_traffic_bytes / 1e9:13,.3f}"
+            f"{of_chunk} {tokens / row.seconds:18,.1f}"
         )
 
 
@@ -302,7 +350,7 @@ def calibration(ledger: Ledger) -> None:
     for context, (decode, prefill) in PUBLISHED.items():
         step = ledger.decode(context).total
         seconds = machine.seconds(step.weight_bytes + state + step.kv_bytes, 0, PUBLISHED_LEVELS)
-        flops = ledger.prefill(context).total.flops
+        flops = ledger.prefill(context, ledger.chunk_lengths[-1]).total.flops
         print(
             f"{context:8,} {decode:17,.1f} {1 / seconds:8,.1f} {prefill:18,.0f} "
             f"{context * machine.matrix_rate / flops:8,.0f}"
@@ -311,10 +359,11 @@ def calibration(ledger: Ledger) -> None:
 
 def as_json(row: Row) -> dict[str, float]:
     cost = row.total
+    of_chunk = {"chunk_tokens": row.chunk_tokens, "chunk_dispatches": row.chunk_dispatches} if row.chunk_tokens else {}
     return {
         "context": row.context, "dispatches": cost.dispatches, "levels": row.levels,
         "bytes_read": round(cost.bytes_read), "bytes_written": round(cost.bytes_written), "flops": round(cost.flops),
-    }  # fmt: skip
+    } | of_chunk  # fmt: skip
 
 
 def main() -> None:
@@ -326,20 +375,26 @@ def main() -> None:
         "--matrix-rate", type=float, default=MATRIX_RATE, help="FLOPs per second (default: %(default)g)"
     )
     parser.add_argument("--level-seconds", type=float, default=LEVEL_SECONDS, help="of a level (default: %(default)g)")
-    parser.add_argument("--json", action="store_true", help="print `decode` and `prefill`, a row a context")
+    parser.add_argument(
+        "--json", action="store_true", help="print `decode`, a row a context, and `prefill`, one a chunk length as well"
+    )
     options = parser.parse_args()
     machine = Machine(options.bandwidth, options.matrix_rate, options.level_seconds)
     config = json.loads(options.config.read_text(encoding="utf-8"))
     ledger = Ledger(config, max(*options.contexts, *PUBLISHED), machine)
     decode = [ledger.decode(context) for context in options.contexts]
-    prefill = [ledger.prefill(context) for context in options.contexts]
+    prefill = {
+        length: [ledger.prefill(context, length) for context in options.contexts] for length in ledger.chunk_lengths
+    }
     if options.json:
-        print(json.dumps({"decode": [as_json(row) for row in decode], "prefill": [as_json(row) for row in prefill]}))
+        rows = {"decode": decode, "prefill": [row for of_length in prefill.values() for row in of_length]}
+        print(json.dumps({program: [as_json(row) for row in of_program] for program, of_program in rows.items()}))
         return
     table("Decode, one token", decode, per_token=True)
     kernel_tables(ledger, decode)
-    table(f"Prefill of a whole prompt in chunks of {CHUNK_TOKENS} tokens, without the head", prefill, per_token=False)
-    kernel_tables(ledger, prefill)
+    for length, of_length in prefill.items():
+        table(f"Prefill of a whole prompt in chunks of {length:,} tokens, without the head", of_length, per_token=False)
+        kernel_tables(ledger, of_length)
     print(f"\nTokens/s are a PREDICTION for {machine}, not a measurement.")
     if options.config == CONFIG:
         calibration(ledger)

@@ -1,7 +1,9 @@
-// Causal attention of a chunk over the timeline's pages, with an online softmax, times sigmoid(gate).
+// Causal attention of a chunk over a stretch of the timeline's keys, with an online softmax; behind its last key a row's average
+// is multiplied by sigmoid(gate). Rows that see more keys leave sum, maximum and denominator for the dispatch of the next one.
 //
 // A threadgroup takes 16 rows and one KV head, whose query heads share every key and value that is read: four heads a pass, 64
-// queries. Passes are shared out among the threadgroups along z. Keys come 32 at a time; blocks behind the last row are not visited, and only the last one or two are masked.
+// queries. Passes are shared out among the threadgroups along z. Keys come 32 at a time; blocks behind the last row are not
+// visited, and only the last one or two are masked.
 // KV reads: four heads of 16 rows a pass, so a quarter of what 16-row tiles of one head read.
 // Accumulators: 64 queries · 256 floats = 64 KB a threadgroup; each of the 8 simdgroups has all queries and 32 of the columns,
 // 64 registers a lane. All 8 heads of a KV head at once would take 128, all that a lane can have on an Apple GPU.
@@ -25,7 +27,9 @@ constant constexpr uint kHeadsPerKey = LILY_NUM_ATTENTION_HEADS / LILY_NUM_KEY_V
 constant constexpr uint kHeads = kHeadsPerKey < LILY_ATTN_PREFILL_HEADS ? kHeadsPerKey : LILY_ATTN_PREFILL_HEADS;  // of a pass
 constant constexpr uint kStrips = 8;                                   // of 8 queries: head · 2 + half of the rows
 constant constexpr uint kBlocks = kWidth / 64;                         // of 8 columns, that a simdgroup has
+constant constexpr uint kPart = kBlocks < 4 ? kBlocks : 4;             // of them that pass through threadgroup memory together
 constant constexpr uint kStride = kKeys + 4;
+constant constexpr uint kPartialStride = kWidth + 2;  // sums of the values, largest score, sum of the weights
 static_assert(kRows * LILY_ATTN_PREFILL_HEADS == 8 * kStrips && kSimdgroups == kStrips && LILY_PAGE_TOKENS % kKeys == 0,
               "the tile of the comment above");
 
@@ -91,12 +95,27 @@ struct ValueSums {
     }
   }
 
-  // Calls output.put(query, column of this simdgroup, sum); `memory` is 8 x 36 floats of the simdgroup's own.
+  // The sums so far are input.get(query, column of this simdgroup); `memory` is 8 x 36 floats of the simdgroup's own.
+  template <typename Input>
+  void resume(thread const Input& input, threadgroup float* memory, uint lane) {
+    for (uint i = 0; i < kStrips; ++i) {
+      for (uint c0 = 0; c0 < kBlocks; c0 += kPart) {
+        for (uint e = lane; e < 64 * kPart; e += 32) {
+          const uint row = e / (8 * kPart), column = e % (8 * kPart);
+          memory[row * kStride + column] = input.get(i * 8 + row, c0 * 8 + column);
+        }
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        for (uint c = 0; c < kPart; ++c) simdgroup_load(sums[i][c0 + c], memory + c * 8, kStride);
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+      }
+    }
+  }
+
+  // Calls output.put(query, column of this simdgroup, sum), with memory as above.
   template <typename Output>
   void finish(thread const Output& output, threadgroup float* memory, uint lane) {
     for (uint i = 0; i < kStrips; ++i) {
-      for (uint c0 = 0; c0 < kBlocks; c0 += 4) {
-        constexpr uint kPart = kBlocks < 4 ? kBlocks : 4;
+      for (uint c0 = 0; c0 < kBlocks; c0 += kPart) {
         for (uint c = 0; c < kPart; ++c) simdgroup_store(sums[i][c0 + c], memory + c * 8, kStride);
         simdgroup_barrier(mem_flags::mem_threadgroup);
         for (uint e = lane; e < 64 * kPart; e += 32) {
@@ -160,6 +179,15 @@ struct ValueSums {
     Product().run(p, v, sums);
   }
 
+  template <typename Input>
+  void resume(thread const Input& input, threadgroup float*, uint) {
+    for (ushort i = 0; i < sums.get_capacity(); ++i) {
+      if (!sums.is_valid_element(i)) continue;
+      const auto at = sums.get_multidimensional_index(i);
+      sums[i] = input.get(uint(at[1]), uint(at[0]));
+    }
+  }
+
   template <typename Output>
   void finish(thread const Output& output, threadgroup float*, uint) {
     for (ushort i = 0; i < sums.get_capacity(); ++i) {
@@ -202,26 +230,56 @@ static inline float softmax(thread Softmax& state, threadgroup const float* scor
   return factor;
 }
 
-// The end of a query: average, times sigmoid(gate).
-struct GatedOutput {
-  device const half* gate;
+// Which queries of a pass this dispatch works on, and where they are. Rows of the tile from `done` on still have keys here, those
+// from `finished` on will have more.
+struct Pass {
+  uint row0, head0;
+  uint rows, heads;  // that exist
+  uint done, finished;
+
+  bool is_open(uint query) const {
+    const uint row = query % kRows;
+    return query / kRows < heads && row >= done && row < rows;
+  }
+  bool is_finished(uint query) const { return query % kRows < finished; }
+  // Row and head as one number.
+  ulong at(uint query) const { return ulong(row0 + query % kRows) * LILY_NUM_ATTENTION_HEADS + head0 + query / kRows; }
+};
+
+// What the dispatch before left of the simdgroup's columns.
+struct Earlier {
+  Pass pass;
+  device const float* partial;  // from the simdgroup's first column on
+
+  float get(uint query, uint column) const {
+    return pass.is_open(query) ? partial[pass.at(query) * kPartialStride + column] : 0.0f;
+  }
+};
+
+// The end of a query, average times sigmoid(gate), or its sums for the next dispatch.
+struct Result {
+  Pass pass;
+  device const half* gate;  // from the simdgroup's first column on, as y and partial
   device half* y;
+  device float* partial;
   threadgroup const float* totals;
-  ulong begin;  // of row 0, first head, the simdgroup's first column
-  uint rows, heads;
 
   void put(uint query, uint column, float sum) const {
-    if (query % kRows >= rows || query / kRows >= heads) return;
-    const ulong at = begin + (ulong(query % kRows) * LILY_NUM_ATTENTION_HEADS + query / kRows) * kWidth + column;
+    if (!pass.is_open(query)) return;
+    if (!pass.is_finished(query)) {
+      partial[pass.at(query) * kPartialStride + column] = sum;
+      return;
+    }
+    const ulong at = pass.at(query) * kWidth + column;
     y[at] = half(sum / totals[query] * sigmoid(float(gate[at])));
   }
 };
 
 kernel void attn_prefill(device const StepRow* step [[buffer(0)]], device const half* q [[buffer(1)]],
                          device const half* gate [[buffer(2)]], device const uint* page_table [[buffer(3)]],
-                         device const half* kv [[buffer(4)]], device half* y [[buffer(5)]],
-                         constant AttnPrefillArgs& args [[buffer(6)]], uint3 group [[threadgroup_position_in_grid]],
-                         uint3 groups [[threadgroups_per_grid]],
+                         device const half* kv [[buffer(4)]], device float* partial [[buffer(5)]],
+                         device half* y [[buffer(6)]], constant AttnPrefillArgs& args [[buffer(7)]],
+                         uint3 group [[threadgroup_position_in_grid]], uint3 groups [[threadgroups_per_grid]],
                          uint simdgroup [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float scores[kStrips * 8 * kStride];
   threadgroup half weights[kStrips * 8 * kStride];
@@ -229,23 +287,40 @@ kernel void attn_prefill(device const StepRow* step [[buffer(0)]], device const 
   threadgroup float per_query[kStrips * 8];  // the factors of a block, at the end the totals
   threadgroup uint changed[kStrips];         // whether one of the strip's factors is not 1
   threadgroup float* scratch = all_scratch + simdgroup * 64;
+  threadgroup float* columns = scores + simdgroup * 8 * kStride;  // while there are no scores
 
   const uint kv_head = group.x, row0 = group.y * kRows, rows = min(args.rows - row0, kRows);
-  const uint position = step->position + args.first_row + row0, last_position = position + rows - 1;
+  const uint position = step->position + row0, last_position = position + rows - 1;
+  const uint begin = args.first_key, end = begin + args.num_keys;
+  if (begin > last_position) return;
+  const uint last_key = min(last_position, end - 1);
+  const uint done = begin > position ? begin - position : 0, finished = end > position ? end - position : 0;
   // A simdgroup's softmax is that of strip `simdgroup`, four lanes a query.
   const uint query = simdgroup * 8 + lane / 4, own_keys = lane % 4 * 8;
   const uint query_position = position + query % kRows;
+  const uint column0 = simdgroup * kBlocks * 8;  // of the values' sums
 
   for (uint head0 = group.z * kHeads; head0 < kHeadsPerKey; head0 += groups.z * kHeads) {
     const uint head = kv_head * kHeadsPerKey + head0, heads = min(kHeads, kHeadsPerKey - head0);
-    const ulong begin = (ulong(row0) * LILY_NUM_ATTENTION_HEADS + head) * kWidth;
-    const Queries queries = {q + begin, rows, heads};
+    const Pass pass = {row0, head, rows, heads, done, finished};
+    const Queries queries = {q + pass.at(0) * kWidth, rows, heads};
     ValueSums sums;
-    sums.clear();
     Softmax state = {LILY_MASKED_SCORE, 0.0f};
+    if (begin == 0) {
+      sums.clear();
+    } else {
+      const Earlier earlier = {pass, partial + column0};
+      sums.resume(earlier, columns, lane);
+      if (pass.is_open(query)) {
+        device const float* of_query = partial + pass.at(query) * kPartialStride + kWidth;
+        state.largest = of_query[0];
+        state.total = of_query[1];
+      }
+      threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
 
-    for (uint key0 = 0; key0 <= last_position; key0 += kKeys) {
-      device const half* keys = kv + key_row(page_table, step->page_row, key0, args.layer, kv_head);
+    for (uint key0 = begin; key0 <= last_key; key0 += kKeys) {
+      device const half* keys = kv + key_row(page_table, step->page_begin, key0, args.layer, kv_head);
       device const half* values = keys + LILY_VALUE_ROWS;
       score(queries, keys, scores, (threadgroup half*)scratch, simdgroup, lane);
       threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -256,14 +331,19 @@ kernel void attn_prefill(device const StepRow* step [[buffer(0)]], device const 
       if (lane == 0) changed[simdgroup] = is_changed ? 1 : 0;
       threadgroup_barrier(mem_flags::mem_threadgroup);
       sums.rescale(per_query, changed, scratch, lane);
-      sums.add(weights, values + simdgroup * kBlocks * 8, last_position + 1 - key0, (threadgroup half*)scratch, lane);
+      sums.add(weights, values + column0, last_key + 1 - key0, (threadgroup half*)scratch, lane);
     }
 
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (own_keys == 0) per_query[query] = state.total;
+    if (own_keys == 0 && pass.is_open(query) && !pass.is_finished(query)) {
+      device float* of_query = partial + pass.at(query) * kPartialStride + kWidth;
+      of_query[0] = state.largest;
+      of_query[1] = state.total;
+    }
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    const GatedOutput output = {gate, y, per_query, begin + simdgroup * kBlocks * 8, rows, heads};
-    sums.finish(output, scores + simdgroup * 8 * kStride, lane);
+    const Result result = {pass, gate + column0, y + column0, partial + column0, per_query};
+    sums.finish(result, columns, lane);
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
 }

@@ -45,14 +45,15 @@ struct Buffers {
   device half* kv;
 
   // Head `head` of row `row`; heads behind the query heads are those of k and v.
-  void prepare(uint row, uint head, uint position, uint page_row, uint layer, threadgroup float* normed, uint lane) const thread {
+  void prepare(uint row, uint head, uint position, uint page_begin, uint layer, threadgroup float* normed,
+               uint lane) const thread {
     if (head < LILY_NUM_ATTENTION_HEADS) {
       device half* at = q + (row * LILY_NUM_ATTENTION_HEADS + head) * LILY_HEAD_DIM;
       prepare_head(at, q_gain, rope, position, at, normed, lane);
     } else if (head < LILY_NUM_ATTENTION_HEADS + LILY_NUM_KEY_VALUE_HEADS) {
       const uint kv_head = head - LILY_NUM_ATTENTION_HEADS;
       const uint from = (row * LILY_NUM_KEY_VALUE_HEADS + kv_head) * LILY_HEAD_DIM;
-      device half* key = kv + key_row(page_table, page_row, position, layer, kv_head);
+      device half* key = kv + key_row(page_table, page_begin, position, layer, kv_head);
       prepare_head(k + from, k_gain, rope, position, key, normed, lane);
       for (uint i = lane; i < LILY_HEAD_DIM; i += LILY_SIMD_WIDTH) key[LILY_VALUE_ROWS + i] = v[from + i];
     }
@@ -69,7 +70,7 @@ kernel void attn_prep(device const StepRow* step [[buffer(0)]], device half* q [
   const uint row = group.y, head = group.x * LILY_ATTN_PREP_HEADS + simdgroup;
   if (row >= args.rows) return;
   const Buffers buffers = {q, k, v, q_gain, k_gain, rope, page_table, kv};
-  buffers.prepare(row, head, step[row].position, step[row].page_row, args.layer, normed + simdgroup * LILY_HEAD_DIM, lane);
+  buffers.prepare(row, head, step[row].position, step[row].page_begin, args.layer, normed + simdgroup * LILY_HEAD_DIM, lane);
 }
 
 // Row i of a chunk is i positions behind its first.
@@ -84,5 +85,5 @@ kernel void attn_prep_tile(device const StepRow* step [[buffer(0)]], device half
   const uint row = group.y, head = group.x * LILY_ATTN_PREP_HEADS + simdgroup;
   if (row >= args.rows) return;
   const Buffers buffers = {q, k, v, q_gain, k_gain, rope, page_table, kv};
-  buffers.prepare(row, head, step->position + row, step->page_row, args.layer, normed + simdgroup * LILY_HEAD_DIM, lane);
+  buffers.prepare(row, head, step->position + row, step->page_begin, args.layer, normed + simdgroup * LILY_HEAD_DIM, lane);
 }

@@ -77,7 +77,8 @@ kernel void attn_split(device const StepRow* step [[buffer(0)]], device const ha
   for (uint i = index; i < kQueryHeads * LILY_HEAD_DIM / 2u; i += LILY_ATTN_SPLIT_THREADS) queries[i] = of_heads[i];
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
-  const uint heads_from = simdgroup % kHeadGroups * kHeads, key_group = simdgroup / kHeadGroups, page_row = step[row].page_row;
+  const uint heads_from = simdgroup % kHeadGroups * kHeads, key_group = simdgroup / kHeadGroups;
+  const uint page_begin = step[row].page_begin;
   const float scale = rsqrt(float(LILY_HEAD_DIM));
   float largest = LILY_MASKED_SCORE, total = 0.0f;  // of the lane's head, which is heads_from + lane / kKeys
   float2 acc[kHeads][kPairs];
@@ -90,7 +91,7 @@ kernel void attn_split(device const StepRow* step [[buffer(0)]], device const ha
     Elements rows[kKeys];
 #pragma clang loop unroll(full)
     for (uint j = 0; j < kKeys; ++j)
-      rows[j].load(kv + key_row(page_table, page_row, min(first + j, end - 1u), args.layer, kv_head), lane);
+      rows[j].load(kv + key_row(page_table, page_begin, min(first + j, end - 1u), args.layer, kv_head), lane);
     float values[LILY_SIMD_WIDTH];
 #pragma clang loop unroll(full)
     for (uint h = 0; h < kHeads; ++h) {
@@ -106,7 +107,7 @@ kernel void attn_split(device const StepRow* step [[buffer(0)]], device const ha
     }
 #pragma clang loop unroll(full)
     for (uint j = 0; j < kKeys; ++j)
-      rows[j].load(kv + key_row(page_table, page_row, min(first + j, end - 1u), args.layer, kv_head) + LILY_VALUE_ROWS, lane);
+      rows[j].load(kv + key_row(page_table, page_begin, min(first + j, end - 1u), args.layer, kv_head) + LILY_VALUE_ROWS, lane);
 
     float score = lane_sums(values, lane) * scale;
     if (first + lane % kKeys >= end) score = LILY_MASKED_SCORE;

@@ -15,8 +15,7 @@ typedef float lily_f32;
 #define LILY_GROUP_SIZE 64u        // neighbours of a weight's row that share a scale and a bias
 #define LILY_MAX_STEP_ROWS 8u      // rows of a step
 #define LILY_DELTA_CHUNK 64u       // tokens per chunk of the delta rule, counted from the start of the prefill chunk
-#define LILY_CONV_TAPS 4u          // of the delta net's convolution: linear_conv_kernel_dim is this number
-#define LILY_ATTN_PREFILL_PIECE 128u  // rows of a chunk that one dispatch of attn_prefill takes, at most
+#define LILY_CONV_TAPS 4u          // of the delta net's convolution: linear_conv_kernel_dim of a config.json
 #define LILY_MASKED_SCORE (-1e30f) // below every attention score, and still a number: differences of two are 0, not NaN
 
 // Everything that changes from step to step, one row per timeline that takes part (a prefill chunk is one row).
@@ -25,7 +24,7 @@ struct StepRow {
   lily_u32 position;      // position of the row's token; of the first token of a prefill chunk
   lily_u32 slot_in;       // state slot read; slot 0 is all zeros and never written
   lily_u32 slot_out;      // state slot written, never equal to slot_in
-  lily_u32 page_row;      // row of the page table
+  lily_u32 page_begin;    // where the row's pages begin in the page table
   lily_u32 sample_row;    // row of the sample tables, or LILY_NO_SAMPLE
   lily_u32 timeline;      // row of `logits` and of `token_counts`
   lily_u32 wants_logits;  // 0: lm_head skips the row
@@ -102,11 +101,12 @@ struct LayerArgs {
   lily_u32 rows;
   lily_u32 layer;  // index among the layers of its kind: the row of the state pool or of a KV page
 };
-// The bound rows are those of the chunk from first_row on.
+// Both numbers of keys are multiples of LILY_PAGE_TOKENS.
 struct AttnPrefillArgs {
   lily_u32 rows;
   lily_u32 layer;
-  lily_u32 first_row;
+  lily_u32 first_key;
+  lily_u32 num_keys;
 };
 struct AttnSplitArgs {
   lily_u32 rows;
@@ -134,13 +134,11 @@ struct ModelConstants {
   lily_u32 linear_num_value_heads;
   lily_u32 linear_key_head_dim;
   lily_u32 linear_value_head_dim;
-  lily_u32 linear_conv_kernel_dim;
   lily_u32 num_experts;
   lily_u32 num_experts_per_tok;
   lily_u32 moe_intermediate_size;
   lily_u32 shared_expert_intermediate_size;
   lily_f32 rms_norm_eps;
-  lily_u32 max_pages;  // length of a row of the page table
 
   lily_u32 key_dim() const { return linear_num_key_heads * linear_key_head_dim; }
   lily_u32 value_dim() const { return linear_num_value_heads * linear_value_head_dim; }

@@ -19,7 +19,7 @@ from lily.selftest.cases.delta_net import CHANNELS
 from lily.selftest.cases.sampling import SEEDS
 from tests.oracles import delta_net, moe
 from tests.oracles import sample as sampling
-from tests.oracles.attention import attend, rope
+from tests.oracles.attention import rope
 from tests.oracles.rows import F64, gated_norm, norm, sigmoid, swiglu
 
 Array = NDArray[Any]
@@ -82,7 +82,16 @@ def of_attn_combine(i: Inputs) -> Outputs:
 
 
 def of_attn_prefill(i: Inputs) -> Outputs:
-    return {"y": attend(i["q"], i["gate"], i["k"], i["v"], i["position"])}
+    first, last, ending = i["first_key"], i["first_key"] + i["num_keys"], i["first_key"] + i["num_keys"] - i["position"]
+    q, gate, k, v, partial = wide(i["q"], i["gate"], i["k"][first:last], i["v"][first:last], i["partial"])
+    k, v = np.repeat(k, 2, axis=1), np.repeat(v, 2, axis=1)
+    scores = np.einsum("ihd,jhd->hij", q, k) / 8
+    scores[:, np.arange(first, last) > i["position"] + np.arange(len(q))[:, None]] = -np.inf
+    weights, factor = np.exp(scores), np.exp(partial[..., 64])  # small numbers: no maximum is needed
+    total = weights.sum(axis=-1).T + factor * partial[..., 65]
+    average = (np.einsum("hij,jhd->ihd", weights, v) + factor[..., None] * partial[..., :64]) / total[..., None]
+    y = average[:ending] * sigmoid(gate[:ending])
+    return {"y": y, "average": average[ending:], "log_sum": np.log(total[ending:])}
 
 
 def of_gdn_step(i: Inputs) -> Outputs:

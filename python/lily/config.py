@@ -90,8 +90,7 @@ class ModelConfig:
         same_names = (
             *("hidden_size", "vocab_size", "num_attention_heads", "num_key_value_heads", "head_dim", "rotary_dim"),
             *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"),
-            *("linear_conv_kernel_dim", "num_experts", "num_experts_per_tok", "moe_intermediate_size"),
-            "shared_expert_intermediate_size",
+            *("num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size"),
         )
         return {
             "family": self.model_type,

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from bench.ledger import CHUNK_TOKENS, CONFIG, PUBLISHED, Ledger, op_of
+from bench.ledger import CONFIG, PUBLISHED, Ledger, op_of
 from tools.msl.preamble import FORMS
 
 STATE = 60 << 20  # bytes of recurrent state: docs/design/model.md, section 5
 PUBLISHED_CHUNK_DISPATCHES = 1830
 THREADGROUP_LIMIT = 32_768
+CHUNKS = (512, 1024)  # tokens of a prefill chunk on GPUs with little and with much memory: docs/design/metal.md
 
 
 class Floor:
@@ -68,7 +69,7 @@ def test_decode_reads_the_weights_once(ledger: Ledger, floor: Floor) -> None:
 def test_decode_reads_and_writes_the_state_once(ledger: Ledger) -> None:
     layers = [
         op_of(name)
-        for name, _, _, ranges in ledger.recording.decode(1, 256)
+        for name, _, _, ranges in ledger.recordings[512].decode(1, 256)
         for r in ranges
         if r[0] == "recurrent_state"
     ]
@@ -84,18 +85,44 @@ def test_decode_reads_keys_and_values_once(ledger: Ledger, floor: Floor, context
     assert ledger.decode(context).total.kv_bytes == pytest.approx(floor.kv_bytes * context, rel=0.05)
 
 
+def test_chunks_are_those_of_the_gpus(ledger: Ledger) -> None:
+    assert ledger.chunk_lengths == list(CHUNKS)
+
+
+@pytest.mark.parametrize("chunk_tokens", CHUNKS)
 @pytest.mark.parametrize("context", [32_768, 131_072])
-def test_prefill_shares_keys_and_values_between_heads(ledger: Ledger, floor: Floor, context: int) -> None:
+def test_prefill_shares_keys_and_values_between_heads(
+    ledger: Ledger, floor: Floor, context: int, chunk_tokens: int
+) -> None:
     """At most a quarter of what tiles of 16 rows and one head read."""
-    traffic = ledger.prefill(context).total.kv_traffic_bytes
+    traffic = ledger.prefill(context, chunk_tokens).total.kv_traffic_bytes
     assert floor.kv_bytes * context * context / 2 / 512 < traffic <= floor.plain_kv_traffic(context) / 4
 
 
-@pytest.mark.parametrize("context", [32_768, 131_072])
-def test_prefill_takes_half_of_the_published_dispatches_a_chunk(ledger: Ledger, context: int) -> None:
-    row = ledger.prefill(context)
-    assert row.chunk_dispatches <= PUBLISHED_CHUNK_DISPATCHES / 2
-    assert row.total.dispatches == context // CHUNK_TOKENS * row.chunk_dispatches
+@pytest.mark.parametrize(
+    ("context", "chunk_tokens", "most"),
+    [(32_768, 512, 651), (32_768, 1024, 691), (131_072, 512, 751), (131_072, 1024, 901)],
+)
+def test_prefill_takes_half_of_the_published_dispatches_a_chunk(
+    ledger: Ledger, context: int, chunk_tokens: int, most: int
+) -> None:
+    row = ledger.prefill(context, chunk_tokens)
+    assert row.chunk_dispatches == most <= PUBLISHED_CHUNK_DISPATCHES / 2
+    # Attention is run over the keys that there are: one more dispatch a layer where a stretch ends.
+    chunks, layers = context // chunk_tokens, ledger.sizes["num_attention_layers"]
+    stretch = next(
+        args[3] for name, _, args, _ in ledger.recordings[chunk_tokens].prefill(chunk_tokens) if "attn_prefill" in name
+    )
+    attention = sum(-(-end // stretch) for end in range(chunk_tokens, context + 1, chunk_tokens))
+    assert row.total.dispatches == chunks * 611 + layers * attention
+
+
+@pytest.mark.parametrize("chunk_tokens", CHUNKS)
+def test_carried_sums_of_attention_are_a_small_part(ledger: Ledger, chunk_tokens: int) -> None:
+    """Between two stretches of keys the sums of every row are written and read once."""
+    cost = ledger.prefill(131_072, chunk_tokens).kernels["attn_prefill"]
+    queries = 2 * (2 + 1) * ledger.query * 131_072 * ledger.sizes["num_attention_layers"]  # q a few times, gate, y
+    assert 0 < cost.bytes_written < cost.bytes_read < 0.03 * cost.kv_traffic_bytes + queries
 
 
 def test_no_kernel_materialises_expanded_weights(ledger: Ledger) -> None:
@@ -117,9 +144,9 @@ def test_no_kernel_materialises_expanded_weights(ledger: Ledger) -> None:
     }  # fmt: skip
     small = {"blocks", "flags", "sample_blocks", "tokens", "results"}  # a plan, flags, what sampling leaves
     state = {"kv", "conv_state", "recurrent_state", "partial"}
-    longest_chunk = 1024  # of a GPU: src/lily_core/device/gpu.h
-    written = set()
-    for program in (ledger.recording.decode(8, 131_072), ledger.recording.prefill(CHUNK_TOKENS)):
+    longest_chunk, written = max(CHUNKS), set()
+    recording = ledger.recordings[longest_chunk]
+    for program in (recording.decode(8, 131_072), recording.prefill(longest_chunk)):
         for kernel, _, _, ranges in program:
             for buffer, length, access in ranges:
                 if access != "r":
@@ -130,7 +157,7 @@ def test_no_kernel_materialises_expanded_weights(ledger: Ledger) -> None:
 
 
 def test_every_kernel_fits_in_threadgroup_memory(ledger: Ledger) -> None:
-    rows = ledger.decode(256), ledger.prefill(CHUNK_TOKENS)
+    rows = ledger.decode(256), ledger.prefill(512, 512)
     needs = {
         op: [ledger.threadgroup_bytes(names, form) for form in FORMS] for row in rows for op, names in row.names.items()
     }
@@ -138,16 +165,23 @@ def test_every_kernel_fits_in_threadgroup_memory(ledger: Ledger) -> None:
     assert min(needs["attn_prefill"]) > 0 and min(needs["experts_up_tile"]) > 0
 
 
-def test_prefill_of_a_chunk(ledger: Ledger) -> None:
-    row = ledger.prefill(512)
-    assert (row.total.dispatches, row.levels) == (771, 541)  # as docs/design/kernels.md says
+@pytest.mark.parametrize("chunk_tokens", CHUNKS)
+def test_prefill_of_a_chunk(ledger: Ledger, chunk_tokens: int) -> None:
+    row = ledger.prefill(chunk_tokens, chunk_tokens)
+    assert (row.total.dispatches, row.levels) == (621, 541)  # as docs/design/kernels.md says
 
 
-def test_prefill_of_a_chunk_and_a_piece(ledger: Ledger) -> None:
-    row = ledger.prefill(CHUNK_TOKENS + 100)
-    assert row.chunk_dispatches <= 915
+@pytest.mark.parametrize("chunk_tokens", CHUNKS)
+def test_prefill_of_a_chunk_and_a_piece(ledger: Ledger, chunk_tokens: int) -> None:
+    row = ledger.prefill(chunk_tokens + 100, chunk_tokens)
     gflop_per_token = row.total.flops / row.context / 1e9
     assert gflop_per_token == pytest.approx(5.05 + 163_840 * row.context / 2 / 1e9, rel=0.02)
+
+
+@pytest.mark.parametrize("chunk_tokens", CHUNKS)
+def test_attention_multiplies_each_row_with_its_keys_once(ledger: Ledger, chunk_tokens: int) -> None:
+    flops = ledger.prefill(32_768, chunk_tokens).kernels["attn_prefill"].flops
+    assert flops == 4 * ledger.query * ledger.sizes["num_attention_layers"] * 32_768 * 32_769 / 2
 
 
 def ledger_prints(*arguments: str) -> str:
@@ -157,10 +191,14 @@ def ledger_prints(*arguments: str) -> str:
 
 def test_json() -> None:
     data = json.loads(ledger_prints("--contexts", "256", "4096", "--json"))
-    for program in ("decode", "prefill"):
-        assert [row["context"] for row in data[program]] == [256, 4096]
+    assert [row["context"] for row in data["decode"]] == [256, 4096]
+    assert [(row["chunk_tokens"], row["context"]) for row in data["prefill"]] == [
+        (length, context) for length in CHUNKS for context in (256, 4096)
+    ]
+    counted = ["context", "dispatches", "levels", "bytes_read", "bytes_written", "flops"]
+    for program, keys in (("decode", counted), ("prefill", [*counted, "chunk_tokens", "chunk_dispatches"])):
         for row in data[program]:
-            assert list(row) == ["context", "dispatches", "levels", "bytes_read", "bytes_written", "flops"]
+            assert list(row) == keys
             assert all(type(value) is int and value > 0 for value in row.values())
 
 
@@ -168,14 +206,14 @@ def test_text(ledger: Ledger) -> None:
     """Tables of both programs and of their kernels; times are called a prediction, beside what was published."""
     text = ledger_prints("--contexts", "256", "1024", "--bandwidth", "239e9")
     lines = [line.split() for line in text.splitlines()]
-    step, chunk = ledger.decode(256).total, ledger.prefill(256).total
+    step, chunk = ledger.decode(256).total, ledger.prefill(256, 512).total
     assert ["256", "304", "264"] in [line[:3] for line in lines]
     up = next(line for line in lines if line[:1] == ["experts_up"])
     assert up[1:4] == ["40", f"{ledger.decode(256).kernels['experts_up'].bytes_read / 1e6:,.1f}", up[3]]
     assert up[5:] == [f"{ledger.threadgroup_bytes(['experts_up_q4g64_f16'], form):,}" for form in FORMS]
     assert f"{step.bytes_read / 1e9:,.3f}" in text and f"{chunk.flops / 1e9:,.1f}" in text
     assert "a PREDICTION for" in text and "not a measurement" in text
-    assert text.count("predicted tokens/s") == 2
+    assert text.count("predicted tokens/s") == 3
     half = next(float(line[-1]) for line in lines if line[:2] == ["256", "304"])
     assert half < 0.7 / ledger.decode(256).seconds  # of the default bandwidth
     calibration = text[text.index("Calibration") :]

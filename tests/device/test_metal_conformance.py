@@ -3,6 +3,7 @@
 The same with faults planted in the device: each must be seen.
 """
 
+import json
 import re
 import shutil
 import subprocess
@@ -13,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.softmetal import control
+from tools.make_synthetic import make_synthetic
 
 ROOT = Path(__file__).parents[2]
+CONFIG = ROOT / "tests" / "model" / "configs" / "qwen3.6-35b-a3b-mlx-4bit.json"
 METAL = ROOT / "src" / "lily_core" / "device" / "metal"
 INCLUDES = ["-I", str(ROOT), "-I", str(ROOT / "src" / "lily_core"), "-I", str(ROOT / "shaders")]
 RUNS = [("metal4",), ("metal3",), ("metal4", "reverse"), ("metal3", "reverse")]
@@ -80,7 +83,7 @@ def outcome(program: Path, check: str, *words: str) -> str:
     return done.stdout
 
 
-CHECKS = ["order", "submissions", "replay", "split", "time", "failure", "fatal_failure", "hang", "compile_error"]
+CHECKS = ["order", "submissions", "replay", "split", "failure", "fatal_failure", "hang", "compile_error"]
 FORMS = ["tensor_form", "slow_tensor_form", "wrong_tensor_form", "refused_tensor_form"]
 
 
@@ -88,6 +91,21 @@ FORMS = ["tensor_form", "slow_tensor_form", "wrong_tensor_form", "refused_tensor
 @pytest.mark.parametrize("check", CHECKS + FORMS)
 def test_conformance(conformance: Path, check: str, words: tuple[str, ...]) -> None:
     assert outcome(conformance, check, *words) == ""
+
+
+@pytest.fixture(scope="module")
+def headers_of_35b(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("35b")
+    make_synthetic(folder, json.loads(CONFIG.read_text(encoding="utf-8")), hollow=True)
+    return str(folder)
+
+
+@pytest.mark.parametrize(("check", "words"), [("budget", ()), ("time", ("metal4",)), ("time", ("metal3",))], ids=str)
+def test_no_command_buffer_passes_the_time_budget(
+    conformance: Path, headers_of_35b: str, check: str, words: tuple[str, ...]
+) -> None:
+    """A chunk of the 35B up to 131,072 tokens, of the length that GPUs with little and with much memory take."""
+    assert outcome(conformance, check, *words, headers_of_35b) == ""
 
 
 @pytest.mark.parametrize("words", RUNS, ids=" ".join)
@@ -159,10 +177,44 @@ FAULTS = {
         "metal_device.mm", "std::uint32_t index) override {\n    const AutoreleasePool pool;\n",
         "std::uint32_t index) override {\n", "replay", "objects before ten replays", ("metal3",),
     ),
-    "no cuts": Fault("metal_device.mm", "(seconds + next) * pace > kBudgetSeconds", "false", "split", "were cut into"),
+    "no cuts": Fault(
+        "time_budget.cpp", "if (cuts.empty() || is_full)", "if (cuts.empty())", "split", "were cut into"
+    ),
+    "no cuts of a chunk": Fault(
+        "time_budget.cpp", "if (cuts.empty() || is_full)", "if (cuts.empty())", "budget", "a command buffer of",
+        ("metal4",),
+    ),
+    "cuts behind the budget": Fault(
+        "time_budget.cpp", "(cuts.back().seconds + seconds) * pace", "cuts.back().seconds * pace", "budget",
+        "a command buffer of", ("metal4",),
+    ),
+    "a longer budget": Fault(
+        "time_budget.cpp", "kBudgetSeconds = 0.1", "kBudgetSeconds = 0.12", "budget", "a command buffer of", ("metal4",)
+    ),
+    "a cut behind every dispatch": Fault(
+        "time_budget.cpp", "(cuts.back().seconds + seconds) * pace > kBudgetSeconds", "true", "budget",
+        "the next dispatch would make", ("metal4",),
+    ),
+    "a pace that nobody asks for": Fault(
+        "metal_device.mm", "cut(segment.costs, progress_->pace())", "cut(segment.costs, 1)", "split", "were cut into"
+    ),
     "an estimate without the context": Fault(
-        "cost.cpp", "cost.step_row = reinterpret_cast<const StepRow*>(", "(void)(", "time",
-        "is no estimate of 131,072 keys",
+        "cost.cpp", "cost.step_row = reinterpret_cast<const StepRow*>(", "(void)(", "time", "1 command buffers for"
+    ),
+    "an estimate of products for one row": Fault(
+        "cost.cpp", "const double rows = arg(dispatch, 0);", "const double rows = 1;", "budget",
+        "a command buffer of", ("metal4",),
+    ),
+    "attention over too many keys": Fault(
+        "../../model/prefill.cpp", "c.traits.attention_flops / key_flops", "2 * c.traits.attention_flops / key_flops",
+        "budget", "a command buffer of", ("metal4",),
+    ),
+    "attention of keys that are not there": Fault(
+        "metal_device.mm", "if (segment.costs[i].is_idle()) continue;", "", "time", "dispatches ran"
+    ),
+    "attention that is left out": Fault(
+        "metal_device.mm", "if (segment.costs[i].is_idle()) continue;",
+        "if (segment.costs[i].now() > 0.05) continue;", "time", "0 dispatches ran",
     ),
     "a tensor product that nobody compares": Fault(
         "matrix_form.cpp", "if (!(error <= kCases[i].tolerance))", "if (false)", "wrong_tensor_form",
@@ -175,7 +227,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_fault_is_seen(build: Build, tmp_path: Path, name: str) -> None:
+def test_a_planted_fault_is_seen(build: Build, headers_of_35b: str, tmp_path: Path, name: str) -> None:
     fault = FAULTS[name]
     original = (METAL / fault.file).resolve()
     text = original.read_text()
@@ -188,7 +240,7 @@ def test_a_planted_fault_is_seen(build: Build, tmp_path: Path, name: str) -> Non
             with pytest.raises(subprocess.TimeoutExpired):
                 subprocess.run([program, fault.check, api], capture_output=True, timeout=10)
         else:
-            assert fault.seen in outcome(program, fault.check, api)
+            assert fault.seen in outcome(program, fault.check, api, headers_of_35b)
     shutil.rmtree(tmp_path)
 
 

@@ -8,6 +8,7 @@ import pytest
 from lily import _core
 from lily.errors import DeviceError
 from tests.kernels.harness import NANO
+from tests.model.support import load
 from tests.oracles.rows import norm
 
 SIZES = NANO | {"hidden_size": 256}
@@ -64,6 +65,22 @@ def test_a_second_start_finds_its_machine_code(tmp_path, monkeypatch):
     archive.write_bytes(b"damaged")
     compile_norm()
     assert archive.read_bytes() == content
+
+
+def test_another_context_compiles_nothing(lily_nano, tmp_path, monkeypatch):
+    """Both programs of a model; no kernel knows how long a timeline may be."""
+    metal()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kept = []
+    for max_context in (256, 1024):
+        runtime = load(lily_nano, device="metal", dtype="float16", debug="simdgroup", max_context=max_context)
+        timeline, greedy = runtime.timeline(), _core.Sampling()
+        runtime.prefill(timeline, np.arange(9, dtype=np.uint32), wants_logits=True, sampling=greedy)
+        runtime.decode([timeline], None, sampling=[greedy])
+        del runtime, timeline
+        (archive,) = tmp_path.rglob("metal-*")
+        kept.append((archive, archive.stat().st_mtime_ns, archive.read_bytes()))
+    assert kept[0] == kept[1]
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):

@@ -8,8 +8,9 @@ from tests.oracles.attention import attend, rope
 from tests.oracles.rows import norm
 
 CORE = 2e-6  # model.md, section 6: attention core, any split
-SIZES = NANO | {"num_attention_layers": 2, "max_pages": 3}
-REAL_HEADS = REAL | {"num_attention_layers": 2, "max_pages": 3}
+SIZES = NANO | {"num_attention_layers": 2}
+REAL_HEADS = REAL | {"num_attention_layers": 2}
+PAGES = 3  # of a row
 GROUPS_OF_5 = SIZES | {"num_attention_heads": 5, "num_key_value_heads": 1, "head_dim": 128}
 all_sizes = pytest.mark.parametrize("sizes", [SIZES, REAL_HEADS, GROUPS_OF_5], ids=["nano", "real", "five"])
 THETA = 1e7
@@ -41,7 +42,7 @@ def prepare(run, kernel, sizes, step, rows, q, k, v, page_table, kv, layer=1, se
     return q_gain, k_gain
 
 
-# (position, page row) per row: page borders, several timelines, the far end of the context.
+# (position, row of the page table) per row: page borders, several timelines, the far end of the context.
 STEP_POSITIONS = [[(0, 0)], [(255, 1), (256, 1)], [(511, 0), (3, 1), (700, 2)]]
 
 
@@ -53,20 +54,20 @@ def test_attn_prep(run: Run, sizes, tile, places):
     q_heads, kv_heads, width = heads_of(sizes)
     rows = 9 if tile else len(places)
     if tile:  # a chunk: the first place and the rows behind it
-        step = step_rows(1, position=places[0][0], page_row=places[0][1])
+        step = step_rows(1, position=places[0][0], page_begin=places[0][1] * PAGES)
         places = [(places[0][0] + i, places[0][1]) for i in range(rows)]
     else:
-        step = step_rows(rows, position=[p for p, _ in places], page_row=[r for _, r in places])
+        step = step_rows(rows, position=[p for p, _ in places], page_begin=[r * PAGES for _, r in places])
     q, k, v = normal(rng, rows, q_heads, width), normal(rng, rows, kv_heads, width), normal(rng, rows, kv_heads, width)
     q, k, v = (run.rounded(values) for values in (q, k, v))
     q_before = q.copy()
-    page_table = rng.permutation(9).astype(np.uint32).reshape(3, 3)
-    kv = kv_pool(sizes, 9)
+    page_table = rng.permutation(3 * PAGES).astype(np.uint32).reshape(3, PAGES)
+    kv = kv_pool(sizes, 3 * PAGES)
     kernel = "attn_prep_f32_tile" if tile else "attn_prep_f32"
     q_gain, k_gain = prepare(run, kernel, sizes, step, rows, q, k, v, page_table, kv)
     written = np.zeros(kv.shape, bool)
-    for row, (position, page_row) in enumerate(places):
-        at = (page_table[page_row, position // PAGE_TOKENS], 1, slice(None), slice(None), position % PAGE_TOKENS)
+    for row, (position, table_row) in enumerate(places):
+        at = (page_table[table_row, position // PAGE_TOKENS], 1, slice(None), slice(None), position % PAGE_TOKENS)
         written[at] = True
         assert rms_ratio(q[row], rope(norm(q_before[row], q_gain), position, THETA, sizes["rotary_dim"])) < run.bound(
             1e-6
@@ -78,13 +79,12 @@ def test_attn_prep(run: Run, sizes, tile, places):
 
 @pytest.mark.parametrize("position", [1, 4095, 65537, 262143])
 def test_rope_is_exact_at_the_far_end_of_the_context(run: Run, position):
-    sizes = REAL_HEADS | {"max_pages": 1024}
-    q_heads, kv_heads, width = heads_of(sizes)
+    q_heads, kv_heads, width = heads_of(REAL_HEADS)
     q, k = np.ones((1, q_heads, width), np.float32), np.ones((1, kv_heads, width), np.float32)
-    page_table, kv = np.zeros((1, 1024), np.uint32), kv_pool(sizes, 1)
+    page_table, kv = np.zeros((1, 1024), np.uint32), kv_pool(REAL_HEADS, 1)
     step = step_rows(1, position=position)
-    q_gain, _ = prepare(run, "attn_prep_f32", sizes, step, 1, q, k, k, page_table, kv)
-    reference = rope(norm(np.ones((q_heads, width)), q_gain), position, THETA, sizes["rotary_dim"])
+    q_gain, _ = prepare(run, "attn_prep_f32", REAL_HEADS, step, 1, q, k, k, page_table, kv)
+    reference = rope(norm(np.ones((q_heads, width)), q_gain), position, THETA, REAL_HEADS["rotary_dim"])
     rounding = 2**-11 if run.activation == "f16" else 0  # of q itself
     np.testing.assert_allclose(q[0], reference, rtol=rounding, atol=2e-6 * np.abs(q_gain).max())
 
@@ -95,9 +95,9 @@ class Attention:
     def __init__(self, run: Run, sizes, positions, splits, keys_per_split, scale=1.0):
         rng = np.random.default_rng(2)
         q_heads, kv_heads, width = heads_of(sizes)
-        rows, pages = len(positions), sizes["max_pages"]
-        self.kv = kv_pool(sizes, rows * pages)
-        page_table = rng.permutation(rows * pages).astype(np.uint32).reshape(rows, pages)
+        rows = len(positions)
+        self.kv = kv_pool(sizes, rows * PAGES)
+        page_table = rng.permutation(rows * PAGES).astype(np.uint32).reshape(rows, PAGES)
         q = run.rounded(normal(rng, rows, q_heads, width, scale=scale))
         gate = run.rounded(normal(rng, rows, q_heads, width))
         self.references = []
@@ -107,7 +107,7 @@ class Attention:
                 page = page_table[row, p // PAGE_TOKENS]
                 self.kv[page, 1, 0, :, p % PAGE_TOKENS], self.kv[page, 1, 1, :, p % PAGE_TOKENS] = k[p], v[p]
             self.references.append(attend(q[row : row + 1], gate[row : row + 1], k, v, position)[0])
-        step = step_rows(rows, position=positions, page_row=np.arange(rows))
+        step = step_rows(rows, position=positions, page_begin=PAGES * np.arange(rows))
         self.partial = unwritten(rows, q_heads, splits, width + 2)
         buffers = [step, q, page_table, self.kv, self.partial]
         run("attn_split_f32", sizes, pack(rows, 1, splits, keys_per_split), buffers, (kv_heads, splits, rows))

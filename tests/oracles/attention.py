@@ -15,6 +15,15 @@ def rope(x: F64, positions: ArrayLike, theta: float, rotary_dim: int) -> F64:
     return np.concatenate([*turned, rest], -1)
 
 
+def sums(q: F64, k: F64, v: F64) -> tuple[F64, F64]:
+    """Not causal: q [m, Hq, D], k, v [n, Hkv, D] -> average of v [m, Hq, D], log of the sum of exp(score) [m, Hq]."""
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    k, v = (np.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v))
+    scores = np.einsum("ihd,jhd->ihj", q, k) / np.sqrt(q.shape[-1])
+    largest = scores.max(-1)
+    return np.einsum("ihj,jhd->ihd", softmax(scores), v), largest + np.log(np.exp(scores - largest[..., None]).sum(-1))
+
+
 def attend(q: F64, gate: F64, k: F64, v: F64, position: int) -> F64:
     """Causal: q, gate [m, Hq, D] from `position` on, k, v [position + m, Hkv, D] -> gated output [m, Hq, D]."""
     q, gate, k, v = (np.asarray(x, np.float64) for x in (q, gate, k, v))

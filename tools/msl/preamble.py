@@ -8,8 +8,8 @@ SIZES: Mapping[str, int] = {
     "hidden_size": 2048, "vocab_size": 248320, "num_attention_layers": 10, "num_linear_layers": 30,
     "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "rotary_dim": 64,
     "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "num_experts": 256, "num_experts_per_tok": 8,
-    "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "max_pages": 1024,
+    "linear_value_head_dim": 128, "num_experts": 256, "num_experts_per_tok": 8,
+    "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
 }  # fmt: skip
 RMS_NORM_EPS = 1e-6
 FORMS = {"simdgroup": "0", "tensor": "1"}  # of matrix products: LILY_GEMM_FORM

@@ -22,7 +22,7 @@ HALVES: Final[Mapping[str, Mapping[str, frozenset[int]]]] = {
         ("gdn_in", (5, 6)), ("gdn_in_tile", (0, 4, 5)), ("gdn_conv", (1,)), ("gdn_step", (1,)), ("gated_norm", (1, 3)),
         ("gdn_out", (1,)), ("gdn_out_tile", (0,)), ("attn_in", (5, 6, 7, 8)), ("attn_in_tile", (0, 4, 5, 6, 7)),
         ("attn_prep", (1, 2, 3, 8)), ("attn_prep_tile", (1, 2, 3, 8)), ("attn_split", (1, 3)), ("attn_combine", (1, 2)),
-        ("attn_prefill", (1, 2, 4, 5)), ("attn_out", (0,)), ("attn_out_tile", (0,)), ("router_tile", (0,)),
+        ("attn_prefill", (1, 2, 4, 6)), ("attn_out", (0,)), ("attn_out_tile", (0,)), ("router_tile", (0,)),
         ("shared_up", (8,)), ("shared_up_tile", (0, 7)), ("experts_up", (10,)), ("experts_up_tile", (0, 10)),
         ("experts_down", (0, 7)), ("experts_down_tile", (0,)), ("shared_down_tile", (0,)), ("rms_norm", (2,)),
     )},

@@ -22,12 +22,12 @@ SMALL: Final = {
     "hidden_size": 64, "vocab_size": 512, "num_attention_layers": 1, "num_linear_layers": 3,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "rotary_dim": 16,
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 64,
-    "linear_value_head_dim": 64, "linear_conv_kernel_dim": 4, "num_experts": 8, "num_experts_per_tok": 2,
-    "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64, "max_pages": 8,
+    "linear_value_head_dim": 64, "num_experts": 8, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64,
 }  # fmt: skip
 
 STEP_ROW: Final = np.dtype([(name, "<u4") for name in (
-    "token_slot", "position", "slot_in", "slot_out", "page_row", "sample_row", "timeline", "wants_logits",
+    "token_slot", "position", "slot_in", "slot_out", "page_begin", "sample_row", "timeline", "wants_logits",
 )])  # fmt: skip
 SAMPLE_ROW: Final = np.dtype([
     ("temperature", "<f4"), ("top_p", "<f4"), ("min_p", "<f4"), ("top_k", "<u4"),

@@ -51,8 +51,9 @@ void bind_recording(nb::module_& m) {
   nb::class_<Recording>(m, "Recording",
                         "The programs of a checkpoint for a GPU, recorded without its weights. Each dispatch is its kernel, its "
                         "level from 1, its arguments, and (buffer, bytes, access) of what it binds.")
-      .def(nb::init<const std::string&, const ModelConfig&, std::uint32_t>(), nb::kw_only(), "folder"_a, "config"_a,
-           "max_context"_a)
+      .def(nb::init<const std::string&, const ModelConfig&, std::uint32_t, std::uint64_t>(), nb::kw_only(), "folder"_a,
+           "config"_a, "max_context"_a, "device_bytes"_a)
+      .def_prop_ro("chunk_tokens", &Recording::chunk_tokens, "Tokens of a prefill chunk on a GPU that may hold `device_bytes`.")
       .def(
           "decode", [](Recording& r, std::uint32_t rows, std::uint32_t context) { return list(r.decode(rows, context)); },
           "rows"_a, "context"_a, nb::sig(decode_signature.c_str()), "One step of `rows` rows at a context.")

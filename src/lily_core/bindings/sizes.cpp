@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <iterator>
 #include <stdexcept>
-#include <string_view>
 
 #include "device/model_sizes.h"
 
@@ -18,8 +17,7 @@ ModelConstants constants_from(const std::map<std::string, std::uint32_t>& sizes,
     c.*known->field = value;
   }
   for (const auto& [name, field] : kModelSizes)
-    if (name != std::string_view("max_pages") && !sizes.contains(name))
-      throw std::invalid_argument("missing model size \"" + std::string(name) + "\"");
+    if (!sizes.contains(name)) throw std::invalid_argument("missing model size \"" + std::string(name) + "\"");
   return c;
 }
 

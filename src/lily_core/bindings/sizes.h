@@ -8,7 +8,7 @@
 
 namespace lily {
 
-// Throws std::invalid_argument for an unknown or a missing name. max_pages may be missing.
+// Throws std::invalid_argument for an unknown or a missing name.
 ModelConstants constants_from(const std::map<std::string, std::uint32_t>& sizes, float rms_norm_eps);
 
 }  // namespace lily

@@ -58,7 +58,7 @@ nb::tuple to_arrays(const ModelConfig& c, HostState host) {
   const auto recurrent_state = to_array(std::move(host.recurrent_state), {c.num_linear_layers, c.linear_num_value_heads,
                                                                           c.linear_key_head_dim, c.linear_value_head_dim});
   const auto conv_state =
-      to_array(std::move(host.conv_state), {c.num_linear_layers, c.linear_conv_kernel_dim - 1, c.conv_channels()});
+      to_array(std::move(host.conv_state), {c.num_linear_layers, LILY_CONV_TAPS - 1, c.conv_channels()});
   return nb::make_tuple(recurrent_state, conv_state, kv);
 }
 

@@ -45,7 +45,7 @@ constexpr Contract kContracts[] = {
     {"gdn_chunk", false, "rrrrrwww", kRows},
     {"gdn_scan", false, "rrrrrrrbw", kLayer},
     {"gated_norm", false, "rrrw", kRows},
-    {"attn_prefill", false, "rrrrrw", sizeof(AttnPrefillArgs)},
+    {"attn_prefill", false, "rrrrrbw", sizeof(AttnPrefillArgs)},
     {"shared_down", true, "rrrrw", kRows},
     {"topk", false, "rww", kRows},
     {"moe_plan", false, "rww", kRows},

@@ -23,12 +23,10 @@ inline constexpr ModelSize kModelSizes[] = {
     {"linear_num_value_heads", &ModelConstants::linear_num_value_heads},
     {"linear_key_head_dim", &ModelConstants::linear_key_head_dim},
     {"linear_value_head_dim", &ModelConstants::linear_value_head_dim},
-    {"linear_conv_kernel_dim", &ModelConstants::linear_conv_kernel_dim},
     {"num_experts", &ModelConstants::num_experts},
     {"num_experts_per_tok", &ModelConstants::num_experts_per_tok},
     {"moe_intermediate_size", &ModelConstants::moe_intermediate_size},
     {"shared_expert_intermediate_size", &ModelConstants::shared_expert_intermediate_size},
-    {"max_pages", &ModelConstants::max_pages},
 };
 
 }  // namespace lily

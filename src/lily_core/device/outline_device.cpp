@@ -1,5 +1,6 @@
 #include "device/outline_device.h"
 
+#include <cstdlib>
 #include <span>
 #include <stdexcept>
 #include <utility>
@@ -13,8 +14,12 @@ namespace {
 
 class OutlineBuffer final : public Buffer {
  public:
-  using Buffer::Buffer;
-  void* contents() override { return nullptr; }
+  OutlineBuffer(std::string name, std::uint64_t length, Memory memory)
+      : Buffer(std::move(name), length), shared_(memory == Memory::kShared ? std::calloc(length, 1) : nullptr, std::free) {}
+  void* contents() override { return shared_.get(); }
+
+ private:
+  std::unique_ptr<void, decltype(&std::free)> shared_;
 };
 
 class OutlineKernel final : public Kernel {
@@ -35,8 +40,8 @@ class OutlineKernel final : public Kernel {
 
 }  // namespace
 
-std::unique_ptr<Buffer> OutlineDevice::allocate(std::string name, std::uint64_t length, Memory) {
-  return std::make_unique<OutlineBuffer>(std::move(name), length);
+std::unique_ptr<Buffer> OutlineDevice::allocate(std::string name, std::uint64_t length, Memory memory) {
+  return std::make_unique<OutlineBuffer>(std::move(name), length, memory);
 }
 
 PreparedWeight OutlineDevice::prepare(const HostWeight& weight) {

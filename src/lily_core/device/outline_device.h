@@ -1,5 +1,5 @@
-// A device with every kernel and no memory: programs can be recorded for it and looked at, but not run. It has float16
-// operands and shapes as GPUs do.
+// A device with every kernel and no memory but what the host shares: programs can be recorded for it and looked at, but not run.
+// It has float16 operands, as GPUs do.
 #pragma once
 
 #include <map>
@@ -8,19 +8,17 @@
 #include <vector>
 
 #include "device/device.h"
-#include "device/gpu.h"
 
 namespace lily {
 
 class OutlineDevice final : public Device {
  public:
   static Precision precision() { return {"float16", "_f16", 2, 2}; }
-  static DeviceTraits traits() { return gpu_traits(std::uint64_t{64} << 30); }
 
   std::string_view name() const override { return "outline"; }
   std::string description() const override { return "programs only"; }
 
-  // A buffer without contents; what is written to it is forgotten.
+  // A private buffer has no contents; what is written to it is forgotten.
   std::unique_ptr<Buffer> allocate(std::string name, std::uint64_t length, Memory memory) override;
   void write(const Range&, const void*) override {}
   void copy(const Range&, const Range&) override {}

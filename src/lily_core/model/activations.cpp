@@ -42,7 +42,9 @@ std::vector<Part> parts(const ModelConfig& c) {
       {&A::gate, "gate", std::uint64_t{rows} * query, operand},
       {&A::k, "k", std::uint64_t{rows} * key_value, operand},
       {&A::v, "v", std::uint64_t{rows} * key_value, operand},
-      {&A::partial, "partial", std::uint64_t{kMaxStepRows} * c.num_attention_heads * kMaxSplits * (c.head_dim + 2)},
+      // Of the splits of a step's rows, or of a chunk's rows.
+      {&A::partial, "partial",
+       std::uint64_t{std::max(kMaxStepRows * kMaxSplits, rows)} * c.num_attention_heads * (c.head_dim + 2)},
       {&A::y, "y", std::uint64_t{rows} * query, operand},
       {&A::router_logits, "router_logits", std::uint64_t{rows} * c.num_experts},
       {&A::shared_gate, "shared_gate", rows},

@@ -40,7 +40,7 @@ struct Activations {
   Tensor gate;     // [rows, Hq, D] operand
   Tensor k;        // [rows, Hkv, D] operand
   Tensor v;        // [rows, Hkv, D] operand
-  Tensor partial;  // [kMaxStepRows, Hq, kMaxSplits, D + 2]
+  Tensor partial;  // [kMaxStepRows, Hq, kMaxSplits, D + 2], or [chunk, Hq, D + 2] of a prefill
   Tensor y;        // [rows, Hq, D] operand
 
   Tensor router_logits;  // [rows, E]

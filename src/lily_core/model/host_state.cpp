@@ -34,7 +34,7 @@ HostState make_host_state(const ModelConfig& c, std::uint32_t num_tokens) {
   host.num_tokens = num_tokens;
   host.recurrent_state.resize(std::size_t{c.num_linear_layers} * c.linear_num_value_heads * c.linear_key_head_dim *
                               c.linear_value_head_dim);
-  host.conv_state.resize(std::size_t{c.num_linear_layers} * (c.linear_conv_kernel_dim - 1) * c.conv_channels());
+  host.conv_state.resize(std::size_t{c.num_linear_layers} * (LILY_CONV_TAPS - 1) * c.conv_channels());
   const std::vector<std::byte> layer(std::size_t{2} * c.num_key_value_heads * num_tokens * c.head_dim * c.precision.kv_bytes);
   host.kv.assign(c.num_attention_layers, layer);
   return host;

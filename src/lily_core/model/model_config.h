@@ -20,6 +20,7 @@ enum class Family : std::uint8_t {
 struct ModelConfig : ModelConstants {
   Family family;
   std::uint32_t num_hidden_layers;
+  std::uint32_t max_pages = 0;  // of a timeline: the length of its part of the page table
   std::vector<bool> is_full_attention;  // [num_hidden_layers]; else the layer is Gated DeltaNet
   double rope_theta;
   Precision precision;

@@ -7,14 +7,15 @@
 namespace lily {
 namespace {
 
-constexpr std::uint32_t kAttentionTile = 16;  // rows that a GPU takes together
+// Fewer rows do not fill a GPU: a dispatch of them takes about as long as one of so many.
+constexpr std::uint32_t kFullAttention = 128;
 
-// Rows of a chunk that one dispatch of attn_prefill takes: over a long context one of all rows would hold a GPU for longer than
-// its system allows.
-std::uint32_t attention_rows(const ModelConfig& c) {
-  const double row_flops = 4.0 * c.num_attention_heads * c.head_dim * c.max_pages * LILY_PAGE_TOKENS;  // over a full context
-  const double rows = std::min<double>(c.traits.attention_flops / row_flops, LILY_ATTN_PREFILL_PIECE);
-  return std::max(static_cast<std::uint32_t>(rows) / kAttentionTile * kAttentionTile, kAttentionTile);
+// Keys that one dispatch of attn_prefill takes: over a long context one of all keys would hold a GPU for longer than its system
+// allows.
+std::uint32_t attention_keys(const ModelConfig& c, std::uint32_t rows) {
+  const double key_flops = 4.0 * c.num_attention_heads * c.head_dim * std::max(rows, kFullAttention);
+  const double pages = c.traits.attention_flops / key_flops / LILY_PAGE_TOKENS;
+  return static_cast<std::uint32_t>(std::clamp<double>(pages, 1, c.max_pages)) * LILY_PAGE_TOKENS;
 }
 
 void record_gated_delta_net(Recorder& op, const Model& m, const LinearLayerWeights& w, std::uint32_t layer, std::uint32_t rows) {
@@ -44,16 +45,12 @@ void record_attention(Recorder& op, const Model& m, const AttentionLayerWeights&
   op.tile("attn_in", args, {a.normed, w.attn_in, a.q, a.gate, a.k, a.v}, {2 * query + 2 * key, rows});
   op.tile("attn_prep", layer_args, {io.step.buffer(), a.q, a.k, a.v, w.q_norm, w.k_norm, rope, state.page_table, state.kv},
           {c.num_attention_heads + c.num_key_value_heads, rows});
-  // In pieces, all of one level.
-  const std::uint32_t piece = attention_rows(c);
-  const std::uint64_t row_bytes = std::uint64_t{c.precision.activation_bytes} * query;
-  for (std::uint32_t first = 0; first < rows; first += piece) {
-    const std::uint32_t count = std::min(rows - first, piece);
-    const auto rows_of = [&](const Tensor& tensor) { return Range{tensor.get(), first * row_bytes, count * row_bytes}; };
-    op("attn_prefill", AttnPrefillArgs{count, layer, first},
-       {io.step.buffer(), rows_of(a.q), rows_of(a.gate), state.page_table, state.kv, rows_of(a.y)},
-       {c.num_key_value_heads, count, c.num_attention_heads / c.num_key_value_heads});
-  }
+  const std::uint32_t keys = attention_keys(c, rows);
+  const Range partial{a.partial.get(), 0, std::uint64_t{4} * rows * c.num_attention_heads * (c.head_dim + 2)};
+  for (std::uint32_t first = 0; first < c.max_pages * LILY_PAGE_TOKENS; first += keys)
+    op("attn_prefill", AttnPrefillArgs{rows, layer, first, keys},
+       {io.step.buffer(), a.q, a.gate, state.page_table, state.kv, partial, a.y},
+       {c.num_key_value_heads, rows, c.num_attention_heads / c.num_key_value_heads});
   op.tile("attn_out", args, {a.y, w.attn_out, a.x}, {c.hidden_size, rows});
 }
 

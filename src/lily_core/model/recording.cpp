@@ -2,12 +2,14 @@
 
 #include <stdexcept>
 
+#include "device/gpu.h"
+
 namespace lily {
 
-Recording::Recording(const std::string& folder, const ModelConfig& config, std::uint32_t max_context)
+Recording::Recording(const std::string& folder, const ModelConfig& config, std::uint32_t max_context, std::uint64_t device_bytes)
     : config_(config), checkpoint_(folder) {
   config_.precision = OutlineDevice::precision();
-  config_.traits = OutlineDevice::traits();
+  config_.traits = gpu_traits(device_bytes);
   config_.max_pages = (max_context + LILY_PAGE_TOKENS - 1) / LILY_PAGE_TOKENS;
   weights_ = load_weights(checkpoint_, config_, device_, {});
   const StateSizes sizes{.num_timelines = kMaxStepRows, .num_pages = config_.max_pages};

@@ -13,8 +13,10 @@ namespace lily {
 
 class Recording {
  public:
-  // Throws CheckpointError.
-  Recording(const std::string& folder, const ModelConfig& config, std::uint32_t max_context);
+  // For a GPU that may hold `device_bytes`. Throws CheckpointError.
+  Recording(const std::string& folder, const ModelConfig& config, std::uint32_t max_context, std::uint64_t device_bytes);
+
+  std::uint32_t chunk_tokens() const { return config_.traits.chunk_tokens; }
 
   // One step of `rows` rows at positions below `context`, and one chunk of `rows` tokens without the head. What a program binds
   // belongs to the recording.

@@ -318,7 +318,7 @@ void Runtime::write_step_row(std::uint32_t row, const Timeline& timeline, std::u
                     .position = position,
                     .slot_in = timeline.slot,
                     .slot_out = timeline.spare,
-                    .page_row = timeline.row,
+                    .page_begin = timeline.row * config_.max_pages,
                     .sample_row = sampling ? timeline.row : LILY_NO_SAMPLE,
                     .timeline = timeline.row,
                     .wants_logits = wants_logits};

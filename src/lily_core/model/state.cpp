@@ -16,7 +16,7 @@ std::uint64_t recurrent_bytes(const ModelConfig& c) {
 }
 
 std::uint64_t conv_bytes(const ModelConfig& c) {
-  return std::uint64_t{4} * c.num_linear_layers * (c.linear_conv_kernel_dim - 1) * c.conv_channels();
+  return std::uint64_t{4} * c.num_linear_layers * (LILY_CONV_TAPS - 1) * c.conv_channels();
 }
 
 }  // namespace

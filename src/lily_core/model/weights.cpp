@@ -101,7 +101,7 @@ class Loader {
     LinearLayerWeights w;
     w.input_norm = vector(layer + "input_layernorm.weight", {hidden});
     w.gdn_in = weight(attn + "gdn_in", WeightRole::kMatrix, hidden, std::move(in));
-    w.conv1d = vector(attn + "conv1d.weight", {channels, config_.linear_conv_kernel_dim, 1});
+    w.conv1d = vector(attn + "conv1d.weight", {channels, LILY_CONV_TAPS, 1});
     w.A_log = vector(attn + "A_log", {heads});
     w.dt_bias = vector(attn + "dt_bias", {heads});
     w.norm = vector(attn + "norm.weight", {config_.linear_value_head_dim});

@@ -1,5 +1,6 @@
 // Checks of the Metal device as a whole, over software Metal: order, replay, splitting, failures, memory.
-// usage: conformance CHECK [DEBUG]. Prints what went wrong, software Metal's reports and objects left alive; silence is success.
+// usage: conformance CHECK [metal3] [reverse] [FOLDER]; FOLDER holds the headers of the 35B. Prints what went wrong, software
+// Metal's reports and objects left alive; silence is success.
 // The kernels are this file's own, under names of real ones: their contracts are what the device looks up.
 #include <algorithm>
 #include <chrono>
@@ -17,7 +18,9 @@
 #include "device/metal/embedded_shaders.h"
 #include "device/metal/grid.h"
 #include "device/metal/metal_device.h"
+#include "device/metal/time_budget.h"
 #include "program/program.h"
+#include "tests/device/metal/recorded_35b.h"
 #include "tests/softmetal/objc_runtime.h"
 #include "tests/softmetal/softmetal.h"
 
@@ -97,9 +100,9 @@ kernel void experts_down_tile(device float* d [[buffer(7)]], uint lane [[thread_
 )"},
     {"attn_prefill.metal", R"(
 #include "product.h"
-kernel void attn_prefill(device half* y [[buffer(5)]], constant uint& rows [[buffer(6)]],
+kernel void attn_prefill(device half* y [[buffer(6)]], constant uint& rows [[buffer(7)]],
                          uint lane [[thread_index_in_simdgroup]]) {
-  for (uint i = lane; i < rows * 4u * 256u; i += 32u) y[i] = half(product(i));
+  for (uint i = lane; i < metal::min(rows, 16u) * 4u * 256u; i += 32u) y[i] = half(product(i));
 }
 )"},
     {"product.h", ""},
@@ -142,6 +145,7 @@ using namespace lily;
 
 constexpr std::uint32_t kRows = 64;
 std::string debug;
+std::string folder_of_35b;
 
 void expect(bool condition, const std::string& what) {
   if (!condition) std::printf("%s\n", what.c_str());
@@ -294,37 +298,112 @@ void check_split() {
   expect(buffers > wanted && buffers > 3, std::to_string(seconds) + " seconds were cut into " + std::to_string(buffers) + " / 2");
 }
 
-// Attention of a chunk of 512 rows of the 35B behind 130,560 tokens, in the pieces of model/prefill.cpp: every dispatch stays
-// within the budget of 0.1 seconds, and no two of them share a command buffer. At the start of a prompt all of them do.
+// Field `index` of a dispatch's arguments.
+std::uint32_t arg_of(const Dispatch& dispatch, std::size_t index) {
+  std::uint32_t value;
+  std::memcpy(&value, dispatch.args.data() + index * sizeof value, sizeof value);
+  return value;
+}
+
+// Makes a chunk of a program that was recorded without memory begin behind so many tokens.
+void set_position(const Dispatch& of_attention, std::uint32_t position) {
+  static_cast<StepRow*>(of_attention.ranges.front().buffer->contents())->position = position;
+}
+
+bool is_attention(const Dispatch& dispatch) { return dispatch.kernel->name() == "attn_prefill_f16"; }
+
+// Seconds of a dispatch of the 35B's prefill on the slowest GPU, 1 TFLOP/s, from what it multiplies: weights, or keys and values.
+double counted_seconds(const Dispatch& dispatch, std::uint32_t position) {
+  const double rows = arg_of(dispatch, 0);
+  if (is_attention(dispatch)) {
+    const double known = position + rows, first = arg_of(dispatch, 2), count = arg_of(dispatch, 3);
+    return 4.0 * 16 * 256 * rows * std::clamp(known - first, 0.0, count) / 1e12;
+  }
+  const std::string name(dispatch.kernel->name());
+  const auto format = name.find("_q");
+  if (format == std::string::npos || name.starts_with("embed")) return 0;
+  std::uint64_t longest = 0, codes = 0;  // scales and biases are shorter; gate and up are of one length
+  for (const Range& range : dispatch.ranges)
+    if (range.buffer->name().find(".layers.") != std::string::npos) longest = std::max(longest, range.length);
+  for (const Range& range : dispatch.ranges)
+    if (range.length == longest && range.buffer->name().find(".layers.") != std::string::npos) codes += range.length;
+  const double elements = 8.0 * codes / (name[format + 2] - '0');
+  return 2 * rows * elements * (name.starts_with("experts") ? 8.0 / 256 : 1.0) / 1e12;
+}
+
+// A chunk of the 35B, of the length that GPUs of two classes take, at the start and far into a prompt, is cut into command
+// buffers of at most 0.1 seconds, and of no less than need be.
+void check_budget() {
+  for (const std::uint64_t device_gib : {16, 64}) {
+    Recording recording = record_35b(folder_of_35b, device_gib);
+    const std::uint32_t rows = recording.chunk_tokens();
+    Program program = recording.prefill(rows);
+    const auto& segments = program.segments();
+    const Dispatch& attention = *std::ranges::find_if(segments[3].dispatches, is_attention);
+    for (const std::uint32_t position : {0u, 32'768 - rows, 131'072 - rows})
+      for (const double pace : {0.05, 1.0}) {
+        set_position(attention, position);
+        double total = 0, longest = 0, shortest = 1;
+        for (const Segment& segment : segments) {
+          std::vector<metal::Cost> costs;
+          for (const Dispatch& dispatch : segment.dispatches) costs.push_back(metal::estimate(dispatch, config_of_35b()));
+          std::size_t next = 0;
+          double before = 1;
+          for (const metal::Cut& part : metal::cut(costs, pace)) {
+            expect(part.begin == next && part.end > part.begin, "command buffers hold every dispatch once, in order");
+            double seconds = 0;
+            for (next = part.begin; next < part.end; ++next) seconds += counted_seconds(segment.dispatches[next], position);
+            total += pace * seconds, longest = std::max(longest, pace * seconds);
+            shortest = std::min(shortest, before + pace * counted_seconds(segment.dispatches[part.begin], position));
+            before = pace * seconds;
+          }
+          expect(next == segment.dispatches.size(), "command buffers hold the whole segment");
+        }
+        const std::string where = std::to_string(rows) + " tokens behind " + std::to_string(position);
+        expect(longest <= 0.1, "a command buffer of " + std::to_string(longest) + " seconds for " + where);
+        expect(shortest > 0.08, "the next dispatch would make " + std::to_string(shortest) + " seconds for " + where);
+        const double least = 4.8e9 * rows / 1e12 * pace;  // about 5 GFLOP a token, without attention and head
+        expect(total > least, std::to_string(total) + " seconds in all for " + where);
+      }
+  }
+}
+
+// The device itself: attention of one layer of such a chunk. Far into a prompt no two of its dispatches share a command buffer;
+// at the start of one only the first has anything to do, and no other is run.
 void check_time() {
-  const ModelConstants model = {.num_attention_heads = 16, .num_key_value_heads = 2, .head_dim = 256, .max_pages = 512};
-  constexpr std::uint32_t kPiece = 32, kPieces = 16, kPosition = 131'072 - kPiece * kPieces;
-  for (const std::uint32_t position : {0u, kPosition}) {
-    const auto device = metal::make_metal_device(model, {0, debug});
-    Vectors vectors(*device);
-    const auto unread = vectors.make("unread", 0);
-    const auto step = device->allocate("step", sizeof(StepRow), Memory::kShared);
-    const auto y = device->allocate("y", kPieces * kPiece * 4 * 256 * 2, Memory::kPrivate);  // what this file's kernel writes
-    const StepRow row{.position = position};
-    device->write(Vectors::whole(step), &row);
-    Program program;
-    for (std::uint32_t i = 0; i < kPieces; ++i) {
-      const Range none = Vectors::whole(unread), rows{y.get(), i * y->length() / kPieces, y->length() / kPieces};
-      program.dispatch(device->kernel("attn_prefill_f16"), AttnPrefillArgs{kPiece, 0, i * kPiece},
-                       {Vectors::whole(step), none, none, none, none, rows}, {2, kPiece, 8});
+  for (const std::uint64_t device_gib : {16, 64}) {
+    Recording recording = record_35b(folder_of_35b, device_gib);
+    const std::uint32_t rows = recording.chunk_tokens();
+    Program recorded = recording.prefill(rows);
+    std::vector<const Dispatch*> stretches;
+    for (const Dispatch& dispatch : recorded.segments()[3].dispatches)
+      if (is_attention(dispatch)) stretches.push_back(&dispatch);
+    for (const std::uint32_t position : {0u, 131'072 - rows}) {
+      const auto device = metal::make_metal_device(config_of_35b(), {0, debug});
+      Vectors vectors(*device);
+      const auto unread = vectors.make("unread", 0);
+      const auto step = device->allocate("step", sizeof(StepRow), Memory::kShared);
+      const StepRow row{.position = position};
+      device->write(Vectors::whole(step), &row);
+      std::vector<std::unique_ptr<Buffer>> outputs;  // what this file's kernel writes
+      Program program;
+      for (const Dispatch* stretch : stretches) {
+        outputs.push_back(device->allocate("y", 16 * 4 * 256 * 2, Memory::kShared));
+        const Range none = Vectors::whole(unread);
+        program.dispatch_bytes(device->kernel("attn_prefill_f16"), stretch->args,
+                               {Vectors::whole(step), none, none, none, none, none, Vectors::whole(outputs.back())},
+                               stretch->extent);
+      }
+      const auto executable = device->compile(program);
+      const Device::Ticket buffers = device->commit(*executable, 0);
+      device->wait(buffers);
+      const Device::Ticket wanted = position ? stretches.size() : 1;
+      const std::string where = " for " + std::to_string(rows) + " tokens behind " + std::to_string(position);
+      expect(buffers == wanted, std::to_string(buffers) + " command buffers" + where);
+      std::size_t ran = 0;
+      for (const auto& y : outputs) ran += *static_cast<const std::uint16_t*>(y->contents()) != 0;
+      expect(ran == wanted, std::to_string(ran) + " dispatches ran" + where);
     }
-    for (const Dispatch& dispatch : program.segments().front().dispatches) {
-      const double seconds = metal::estimate(dispatch, model).now();
-      expect(seconds < 0.1, "a dispatch of " + std::to_string(seconds) + " seconds");
-      // 4 · 16 · 256 operations a row and key, 1 TFLOP/s
-      expect(position == 0 || std::abs(seconds / (16'384e-12 * kPiece * 131'072) - 1) < 0.01,
-             std::to_string(seconds) + " is no estimate of 131,072 keys");
-    }
-    const auto executable = device->compile(program);
-    const Device::Ticket buffers = device->commit(*executable, 0);
-    device->wait(buffers);
-    const Device::Ticket wanted = position ? kPieces : 1;
-    expect(buffers == wanted, std::to_string(buffers) + " command buffers behind " + std::to_string(position) + " tokens");
   }
 }
 
@@ -425,6 +504,7 @@ int main(int argc, char** argv) {
       {"replay", check_replay},
       {"split", check_split},
       {"time", check_time},
+      {"budget", check_budget},
       {"failure", check_failure},
       {"fatal_failure", check_fatal_failure},
       {"hang", check_hang},
@@ -440,6 +520,7 @@ int main(int argc, char** argv) {
     const std::string word = argv[i];
     if (word == "reverse") settings.order = softmetal::Order::kReverse;
     if (word == "metal3") debug = "metal3";
+    if (word.find('/') != std::string::npos) folder_of_35b = word;
   }
   softmetal::configure(settings);
   metal::products = metal::product_header(metal::kFast, metal::kFast);

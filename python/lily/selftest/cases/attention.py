@@ -1,4 +1,4 @@
-"""Cases of attention: rows of one step, and a piece of a prefill chunk."""
+"""Cases of attention: rows of one step, and a prefill chunk over one stretch of its keys."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ def rope_table(rotary_dim: int, theta: float) -> NDArray[np.float32]:
 
 
 THETA: Final = 1e7
+PAGES: Final = 3  # of a row
 
 
 def attn_prep(is_tile: bool) -> Callable[[Numbers, str], Case]:
     def build(n: Numbers, kernel: str) -> Case:
         if is_tile:
-            rows, step = 9, step_rows(1, position=252, page_row=1)
+            rows, step = 9, step_rows(1, position=252, page_begin=PAGES)
             places = [(252 + row, 1) for row in range(rows)]
         else:
             places = [(511, 0), (3, 1), (700, 2)]
             rows = len(places)
-            step = step_rows(rows, position=[p for p, _ in places], page_row=[r for _, r in places])
-        sizes = SMALL | {"num_attention_layers": 2, "max_pages": 3}
+            step = step_rows(rows, position=[p for p, _ in places], page_begin=[r * PAGES for _, r in places])
+        sizes = SMALL | {"num_attention_layers": 2}
         q, k, v = n.operand(rows, 4, 64), n.operand(rows, 2, 64), n.operand(rows, 2, 64)
         q_gain, k_gain = gain_of(n, 64), gain_of(n, 64)
-        pages = n.permutation(9).reshape(3, 3)
-        kv = unwritten(9, 2, 2, 2, PAGE_TOKENS, 64)
+        pages = n.permutation(3 * PAGES).reshape(3, PAGES)
+        kv = unwritten(3 * PAGES, 2, 2, 2, PAGE_TOKENS, 64)
         at = tuple(np.array(values) for values in zip(*((pages[r, p // 256], p % 256) for p, r in places), strict=True))
         return Case(
             kernel=kernel, sizes=sizes, args=pack(rows, 1), extent=(6, rows, 1),
@@ -55,9 +56,9 @@ def attn_prep(is_tile: bool) -> Callable[[Numbers, str], Case]:
 
 def paged(n: Numbers, lengths: list[int]) -> tuple[dict[str, int], Array, Array, list[tuple[Array, Array]]]:
     """Sizes, page table, pool and each row's k, v [n, Hkv, D]; the rest of the pool is NaN. Layer 1 of 2."""
-    sizes = SMALL | {"num_attention_layers": 2, "max_pages": 3}
-    pages = n.permutation(3 * len(lengths)).reshape(len(lengths), 3)
-    pool = unwritten(3 * len(lengths), 2, 2, 2, PAGE_TOKENS, 64)
+    sizes = SMALL | {"num_attention_layers": 2}
+    pages = n.permutation(PAGES * len(lengths)).reshape(len(lengths), PAGES)
+    pool = unwritten(PAGES * len(lengths), 2, 2, 2, PAGE_TOKENS, 64)
     rows = []
     for row, length in enumerate(lengths):
         k, v = n.operand(length, 2, 64, low=-2, high=2), n.operand(length, 2, 64)
@@ -79,7 +80,7 @@ def attn_split(n: Numbers, kernel: str) -> Case:
     """Which maximum leaves the sums is the device's choice: compared are the average and the logarithm of the sum."""
     sizes, pages, pool, rows = paged(n, [p + 1 for p in POSITIONS])
     q = n.operand(STEP, 4, 64, low=-2, high=2)
-    step = step_rows(STEP, position=POSITIONS, page_row=[0, 1, 2])
+    step = step_rows(STEP, position=POSITIONS, page_begin=[0, PAGES, 2 * PAGES])
     return Case(
         kernel=kernel, sizes=sizes, args=pack(STEP, 1, SPLITS, KEYS_PER_SPLIT), extent=(2, SPLITS, STEP),
         buffers=[step, q, pages, pool, unwritten(STEP, 4, SPLITS, 66)],
@@ -101,12 +102,20 @@ def attn_combine(n: Numbers, kernel: str) -> Case:
 
 
 def attn_prefill(n: Numbers, kernel: str) -> Case:
-    position, first_row = 220, 128  # the second piece of a chunk
+    """The second stretch of keys: the first rows end in it, the others go on. As in attn_split any maximum will do."""
+    position, first_key, num_keys = 480, PAGE_TOKENS, PAGE_TOKENS
+    ending = first_key + num_keys - position
     sizes, pages, pool, rows = paged(n, [position + TILE])
     q, gate = n.operand(TILE, 4, 64, low=-2, high=2), n.operand(TILE, 4, 64)
+    partial = n.uniform(TILE, 4, 66, low=-1, high=1)
+    partial[..., 65] = n.uniform(TILE, 4, low=1, high=50)
+    more = np.s_[ending:]
     return Case(
-        kernel=kernel, sizes=sizes, args=pack(TILE, 1, first_row), extent=(2, TILE, 1),
-        buffers=[step_rows(1, position=position - first_row), q, gate, pages, pool, unwritten(TILE, 4, 64)],
-        outputs={"y": Output(5, CORE)},
-        inputs={"q": q, "gate": gate, "k": rows[0][0], "v": rows[0][1], "position": position},
+        kernel=kernel, sizes=sizes, args=pack(TILE, 1, first_key, num_keys), extent=(2, TILE, 2),
+        buffers=[step_rows(1, position=position), q, gate, pages, pool, partial, unwritten(TILE, 4, 64)],
+        outputs={"y": Output(6, CORE, np.s_[:ending]),
+                 "average": Output(5, CORE, more, derive=lambda p: p[..., :64] / p[..., 65:]),
+                 "log_sum": Output(5, CORE, more, derive=lambda p: p[..., 64] + np.log(p[..., 65]))},
+        inputs={"q": q, "gate": gate, "k": rows[0][0], "v": rows[0][1], "partial": partial.copy(),
+                "position": position, "first_key": first_key, "num_keys": num_keys},
     )  # fmt: skip

@@ -16,7 +16,7 @@ constexpr double kLaunchSeconds = 5e-6;
 double seconds_for(double bytes, double flops) { return std::max(bytes / kBytesPerSecond, flops / kFlopsPerSecond); }
 
 // A field of the argument struct, which has 32-bit fields only.
-double arg(const Dispatch& dispatch, std::size_t index) {
+lily_u32 arg(const Dispatch& dispatch, std::size_t index) {
   lily_u32 value;
   std::memcpy(&value, dispatch.args.data() + index * sizeof value, sizeof value);
   return value;
@@ -47,7 +47,8 @@ double weight_seconds(const Dispatch& dispatch, const KernelName& name, const Mo
 Cost estimate(const Dispatch& dispatch, const ModelConstants& m) {
   const KernelName name(dispatch.kernel->name());
   const double rows = arg(dispatch, 0);  // every argument struct starts with them
-  Cost cost{kLaunchSeconds};
+  Cost cost;
+  cost.seconds = kLaunchSeconds;
   if (!name.formats.empty()) {
     cost.seconds += weight_seconds(dispatch, name, m, rows);
   } else if (name.op.starts_with("gdn_")) {
@@ -56,7 +57,8 @@ Cost estimate(const Dispatch& dispatch, const ModelConstants& m) {
   } else if (name.op == "attn_split" || name.op == "attn_prefill") {
     const double query = double{1} * m.num_attention_heads * m.head_dim, key = double{1} * m.num_key_value_heads * m.head_dim;
     cost.seconds_per_key = seconds_for(4 * key, 4 * query * rows);
-    if (name.op == "attn_prefill") cost.seconds += cost.seconds_per_key * (arg(dispatch, 2) + rows);  // the chunk's own keys
+    cost.rows = arg(dispatch, 0);
+    if (name.op == "attn_prefill") cost.first_key = arg(dispatch, 2), cost.num_keys = arg(dispatch, 3);
     const Range& step = dispatch.ranges.front();
     cost.step_row = reinterpret_cast<const StepRow*>(static_cast<const std::byte*>(step.buffer->contents()) + step.offset);
   }

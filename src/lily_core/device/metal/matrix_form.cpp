@@ -37,13 +37,11 @@ constexpr ModelConstants kModel = {.hidden_size = 256,
                                    .linear_num_value_heads = 1,
                                    .linear_key_head_dim = 128,
                                    .linear_value_head_dim = 128,
-                                   .linear_conv_kernel_dim = LILY_CONV_TAPS,
                                    .num_experts = 2,
                                    .num_experts_per_tok = 1,
                                    .moe_intermediate_size = 128,
                                    .shared_expert_intermediate_size = 512,
-                                   .rms_norm_eps = 1e-6f,
-                                   .max_pages = 1};
+                                   .rms_norm_eps = 1e-6f};
 
 // Buffers of one device with numbers that are the same for every device.
 class Operands {
@@ -145,17 +143,21 @@ std::vector<float> expert_product(Device& device) {
   return floats_of(device, result);
 }
 
-// Scores and sums of values of attention: a full tile of rows, the last block of keys partly filled.
+// Scores and sums of values of attention: a full tile of rows over two stretches of keys, the last block partly filled.
 std::vector<float> attention(Device& device) {
   Operands operands(device);
   const std::uint32_t rows = 16, elements = rows * kModel.num_attention_heads * kModel.head_dim;
   std::vector<StepRow> step(1);
-  step[0].position = 40;
-  const std::uint64_t page = std::uint64_t{2} * kModel.num_key_value_heads * LILY_PAGE_TOKENS * kModel.head_dim;
+  step[0].position = LILY_PAGE_TOKENS - 6;
+  const std::uint64_t pool = std::uint64_t{4} * kModel.num_key_value_heads * LILY_PAGE_TOKENS * kModel.head_dim;
   const std::vector<Range> ranges{operands.hold(step),          operands.halves(elements), operands.halves(elements),
-                                  operands.hold(std::vector{0u}), operands.halves(page),     operands.output(elements * 2)};
+                                  operands.hold(std::vector{1u, 0u}), operands.halves(pool),
+                                  operands.output(std::uint64_t{rows} * kModel.num_attention_heads * (kModel.head_dim + 2) * 4),
+                                  operands.output(elements * 2)};
   Program program;
-  program.dispatch(device.kernel("attn_prefill_f16"), AttnPrefillArgs{rows, 0, 0}, ranges, {kModel.num_key_value_heads, rows});
+  for (const std::uint32_t first_key : {0u, LILY_PAGE_TOKENS})
+    program.dispatch(device.kernel("attn_prefill_f16"), AttnPrefillArgs{rows, 0, first_key, LILY_PAGE_TOKENS}, ranges,
+                     {kModel.num_key_value_heads, rows});
   run(device, program);
   return halves_of(device, ranges.back());
 }

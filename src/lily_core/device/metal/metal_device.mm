@@ -20,27 +20,23 @@
 #include "device/metal/metal_kernel.h"
 #include "device/metal/objc.h"
 #include "device/metal/shader_source.h"
+#include "device/metal/time_budget.h"
 #include "device/metal/weight_windows.h"
 #include "device/prepare.h"
 
 namespace lily::metal {
 namespace {
 
-// macOS kills work that holds the GPU for too long; the limit is not documented.
-constexpr double kBudgetSeconds = 0.1;
-
 // Machine code depends on the shaders, the sizes compiled into them, the GPU and the system.
 std::string archive_path(const ModelConstants& model, id<MTLDevice> device) {
-  std::string folder;
-  if (const char* home = std::getenv("HOME")) {
 #ifdef __APPLE__
-    folder = std::string(home) + "/Library/Caches/lily/";
+  constexpr const char* kCaches = "/Library/Caches";
 #else
-    const char* cache = std::getenv("XDG_CACHE_HOME");
-    folder = (cache && *cache ? std::string(cache) : std::string(home) + "/.cache") + "/lily/";
+  constexpr const char* kCaches = "/.cache";
 #endif
-  }
-  if (folder.empty()) return "";
+  const char *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
+  if (!(cache && *cache) && !home) return "";
+  const std::string folder = (cache && *cache ? std::string(cache) : home + std::string(kCaches)) + "/lily/";
   utsname system = {};
   uname(&system);
   std::string key = text_of(device.name) + "\n" + system.release + "\n" + system.version;
@@ -169,18 +165,7 @@ class MetalDevice final : public Device {
     check_alive();
     const PreparedSegment& segment = static_cast<MetalExecutable&>(executable).segments().at(index);
     residency_->commit();
-    const double pace = progress_->pace();
-    for (std::size_t begin = 0; begin < segment.dispatches.size();) {
-      double seconds = segment.dispatches[begin].cost.now();
-      std::size_t end = begin + 1;
-      for (; end < segment.dispatches.size(); ++end) {
-        const double next = segment.dispatches[end].cost.now();
-        if ((seconds + next) * pace > kBudgetSeconds) break;
-        seconds += next;
-      }
-      submit(segment, begin, end, seconds);
-      begin = end;
-    }
+    for (const Cut& part : cut(segment.costs, progress_->pace())) submit(segment, part);
     return last_ticket_;
   }
 
@@ -212,21 +197,28 @@ class MetalDevice final : public Device {
     return std::make_shared<Allocation>(buffer, residency_, progress_);
   }
 
-  // Dispatches [begin, end) as one command buffer.
-  void submit(const PreparedSegment& segment, std::size_t begin, std::size_t end, double seconds) {
+  // As one command buffer, without what has nothing to do.
+  void submit(const PreparedSegment& segment, const Cut& part) {
     if (!progress_->wait_for_room(kMaxUnfinished - 1, debug_.patience_seconds)) lose_patience();
     const Ticket ticket = last_ticket_ + 1;
     queue_->begin(ticket);
-    for (std::size_t i = begin; i < end; ++i) {
-      const bool follows = i > begin && (debug_.serial || segment.dispatches[i].level != segment.dispatches[i - 1].level);
+    const PreparedDispatch *first = nullptr, *last = nullptr;
+    std::size_t count = 0;
+    for (std::size_t i = part.begin; i < part.end; ++i) {
+      if (segment.costs[i].is_idle()) continue;
+      const PreparedDispatch& next = segment.dispatches[i];
+      const bool follows = last && (debug_.serial || next.level != last->level);
       if (follows) queue_->barrier();
       queue_->dispatch(segment, i);
+      last = &next;
+      if (!first) first = last;
+      ++count;
     }
     progress_->submitted({.ticket = ticket,
-                          .estimated_seconds = seconds,
-                          .num_kernels = end - begin,
-                          .first_kernel = segment.dispatches[begin].kernel->name(),
-                          .last_kernel = segment.dispatches[end - 1].kernel->name()});
+                          .estimated_seconds = part.seconds,
+                          .num_kernels = count,
+                          .first_kernel = first ? first->kernel->name() : "",
+                          .last_kernel = last ? last->kernel->name() : ""});
     last_ticket_ = ticket;
     queue_->submit(ticket);
   }

@@ -22,11 +22,11 @@ struct PreparedDispatch {
   std::size_t first_binding;
   std::size_t num_bindings;  // the ranges, then the argument struct
   std::uint32_t level;
-  Cost cost;
 };
 
 struct PreparedSegment {
   std::vector<PreparedDispatch> dispatches;  // in the order of their levels
+  std::vector<Cost> costs;                   // of each of them
   std::vector<id<MTLBuffer>> buffers;        // bindings of all dispatches
   std::vector<NSUInteger> offsets;
   std::vector<id> argument_tables;  // one a dispatch, where the queue uses them

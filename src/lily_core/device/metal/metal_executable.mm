@@ -43,8 +43,8 @@ void MetalExecutable::add(PreparedSegment& segment, const Dispatch& dispatch, co
                                 .threads = MTLSizeMake(grid.threads, 1, 1),
                                 .first_binding = segment.buffers.size(),
                                 .num_bindings = dispatch.ranges.size() + 1,
-                                .level = dispatch.level,
-                                .cost = estimate(dispatch, model)});
+                                .level = dispatch.level});
+  segment.costs.push_back(estimate(dispatch, model));
   for (const Range& range : dispatch.ranges) {
     const auto& buffer = static_cast<const MetalBuffer&>(*range.buffer);
     segment.buffers.push_back(buffer.metal());

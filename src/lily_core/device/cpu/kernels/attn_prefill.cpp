@@ -1,5 +1,7 @@
-// Causal attention of a chunk over the timeline's pages, with an online softmax, times sigmoid(gate).
+// Causal attention of a chunk over a stretch of the timeline's keys, with an online softmax; behind its last key a row's average
+// is multiplied by sigmoid(gate). Rows that see more keys leave sum, maximum and denominator for the dispatch of the next one.
 #include <cmath>
+#include <cstring>
 
 #include "device/cpu/kernels/activation.h"
 #include "device/cpu/kernels/kv.h"
@@ -84,7 +86,7 @@ static void attn_prefill(const KernelCall& call, std::uint32_t first, std::uint3
   const ModelConstants& model = *call.model;
   const AttnPrefillArgs& args = args_of<AttnPrefillArgs>(call);
   const StepRow& step = *buffer<const StepRow>(call, 0);
-  const std::uint32_t position = step.position + args.first_row;
+  const std::uint32_t position = step.position, begin = args.first_key, end = begin + args.num_keys;
   const std::uint32_t width = model.head_dim, q_heads = model.num_attention_heads;
   const KvPool<Element> pool = {buffer<Element>(call, 4), buffer<const std::uint32_t>(call, 3), call.model,
                                 args.layer};
@@ -94,12 +96,15 @@ static void attn_prefill(const KernelCall& call, std::uint32_t first, std::uint3
 
   for (std::uint32_t index = first; index < last; ++index) {
     const Tile t = tile_at(call, index);
+    if (begin >= position + t.y1) continue;
     const std::uint32_t kv_head = t.x0, queries = (t.y1 - t.y0) * heads_per_key;
     const std::uint32_t padded = (queries + kTileColumns - 1) / kTileColumns * kTileColumns;
     // Query i is head i % heads_per_key of row i / heads_per_key.
-    auto offset = [&](std::uint32_t i) {
-      return (std::size_t(t.y0 + i / heads_per_key) * q_heads + kv_head * heads_per_key + i % heads_per_key) * width;
+    auto query = [&](std::uint32_t i) {
+      return std::size_t(t.y0 + i / heads_per_key) * q_heads + kv_head * heads_per_key + i % heads_per_key;
     };
+    auto offset = [&](std::uint32_t i) { return query(i) * width; };
+    auto partial = [&](std::uint32_t i) { return buffer<float>(call, 5) + query(i) * (width + 2); };
     for (std::uint32_t i = 0; i < padded; ++i) {
       const float* q = buffer<const float>(call, 1) + (i < queries ? offset(i) : 0);
       float* to = s.q + std::size_t(i / kTileColumns) * width * kTileColumns + i % kTileColumns;
@@ -107,12 +112,22 @@ static void attn_prefill(const KernelCall& call, std::uint32_t first, std::uint3
       s.last_key[i] = std::int32_t(i < queries ? position + t.y0 + i / heads_per_key : 0);
       s.largest[i] = LILY_MASKED_SCORE, s.total[i] = 0.0f;
     }
+    for (std::uint32_t i = 0; begin > 0 && i < queries; ++i) {
+      float* acc = s.acc + std::size_t(i) * width;
+      if (s.last_key[i] < std::int32_t(begin)) {  // finished by the dispatch before
+        std::memset(acc, 0, width * sizeof(float));
+        continue;
+      }
+      std::memcpy(acc, partial(i), width * sizeof(float));
+      s.largest[i] = partial(i)[width], s.total[i] = partial(i)[width + 1];
+    }
 
-    const std::uint32_t first_row_keys = position + t.y0 + 1, num_keys = position + t.y1;
-    for (std::uint32_t key0 = 0; key0 < num_keys; key0 += kKeyBlock) {
-      const std::uint32_t keys = num_keys - key0 < kKeyBlock ? num_keys - key0 : kKeyBlock;
-      const float* k = float_keys(pool.keys(step.page_row, key0, kv_head), keys * width, s.k);
-      const Element* v = pool.values(step.page_row, key0, kv_head);
+    const std::uint32_t first_row_keys = position + t.y0 + 1, last_row_keys = position + t.y1;
+    const std::uint32_t key_end = last_row_keys < end ? last_row_keys : end;
+    for (std::uint32_t key0 = begin; key0 < key_end; key0 += kKeyBlock) {
+      const std::uint32_t keys = key_end - key0 < kKeyBlock ? key_end - key0 : kKeyBlock;
+      const float* k = float_keys(pool.keys(step.page_begin, key0, kv_head), keys * width, s.k);
+      const Element* v = pool.values(step.page_begin, key0, kv_head);
 
       for (std::uint32_t i = 0; i < padded; i += kTileColumns)
         product({k, width, 1}, s.q + std::size_t(i) * width, kTileColumns, keys, width, kTileColumns, false, s.scores + i,
@@ -135,8 +150,14 @@ static void attn_prefill(const KernelCall& call, std::uint32_t first, std::uint3
     }
 
     for (std::uint32_t i = 0; i < queries; ++i) {
+      if (s.last_key[i] < std::int32_t(begin)) continue;
+      if (s.last_key[i] >= std::int32_t(end)) {
+        std::memcpy(partial(i), s.acc + std::size_t(i) * width, width * sizeof(float));
+        partial(i)[width] = s.largest[i], partial(i)[width + 1] = s.total[i];
+        continue;
+      }
       const float* gate = buffer<const float>(call, 2) + offset(i);
-      float* y = buffer<float>(call, 5) + offset(i);
+      float* y = buffer<float>(call, 6) + offset(i);
       const float factor = 1.0f / s.total[i];
       for (std::uint32_t d = 0; d < width; d += kLanes)
         storef(y + d, loadf(s.acc + i * width + d) * factor * sigmoid(loadf(gate + d)));

@@ -76,8 +76,8 @@ void prepare(const KernelCall& call, std::uint32_t first, std::uint32_t last) {
           const std::size_t from = (std::size_t(row) * kv_heads + head - q_heads) * width;
           norm_row(k + from, buffer<const float>(call, 5), width, model.rms_norm_eps, turn.key);
           turn.apply(turn.key);
-          store_row(turn.key, width, pool.keys(s.page_row, position, head - q_heads));
-          store_row(v + from, width, pool.values(s.page_row, position, head - q_heads));
+          store_row(turn.key, width, pool.keys(s.page_begin, position, head - q_heads));
+          store_row(v + from, width, pool.values(s.page_begin, position, head - q_heads));
         }
       }
     }

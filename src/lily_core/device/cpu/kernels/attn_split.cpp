@@ -107,8 +107,8 @@ static void attn_split(const KernelCall& call, std::uint32_t first, std::uint32_
         const std::uint32_t in_page = LILY_PAGE_TOKENS - key % LILY_PAGE_TOKENS;
         std::uint32_t count = end - key < kBlock ? end - key : kBlock;
         count = count < in_page ? count : in_page;
-        const Element* keys = pool.keys(step[row].page_row, key, head);
-        const Element* values = pool.values(step[row].page_row, key, head);
+        const Element* keys = pool.keys(step[row].page_begin, key, head);
+        const Element* values = pool.values(step[row].page_begin, key, head);
         std::uint32_t h = 0;
         for (; h + kHeads <= heads_per_key; h += kHeads)
           score<kHeads>(q + h * width, keys, count, width, scale, scores + h * kBlock);

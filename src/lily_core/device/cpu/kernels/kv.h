@@ -10,20 +10,21 @@ namespace lily::cpu::LILY_ISA {
 template <typename Element>
 struct KvPool {
   Element* kv;
-  const std::uint32_t* page_table;  // [page_row][max_pages]
+  const std::uint32_t* page_table;
   const ModelConstants* model;
   std::uint32_t layer;
 
-  // The key or value row of `position`; those behind it in the same page follow it.
-  Element* keys(std::uint32_t page_row, std::uint32_t position, std::uint32_t head) const {
-    return row(page_row, position, head, 0);
+  // The key or value row of `position` in the pages that begin at `page_begin` of the table; those behind it in the same page
+  // follow it.
+  Element* keys(std::uint32_t page_begin, std::uint32_t position, std::uint32_t head) const {
+    return row(page_begin, position, head, 0);
   }
-  Element* values(std::uint32_t page_row, std::uint32_t position, std::uint32_t head) const {
-    return row(page_row, position, head, 1);
+  Element* values(std::uint32_t page_begin, std::uint32_t position, std::uint32_t head) const {
+    return row(page_begin, position, head, 1);
   }
 
-  Element* row(std::uint32_t page_row, std::uint32_t position, std::uint32_t head, std::uint32_t part) const {
-    const std::size_t page = page_table[std::size_t(page_row) * model->max_pages + position / LILY_PAGE_TOKENS];
+  Element* row(std::uint32_t page_begin, std::uint32_t position, std::uint32_t head, std::uint32_t part) const {
+    const std::size_t page = page_table[page_begin + position / LILY_PAGE_TOKENS];
     const std::size_t plane = ((page * model->num_attention_layers + layer) * 2 + part) * model->num_key_value_heads + head;
     return kv + (plane * LILY_PAGE_TOKENS + position % LILY_PAGE_TOKENS) * model->head_dim;
   }
