@@ -39,6 +39,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What lily keeps from a start to the next, such as machine code of shaders, does not land among the user's."""
+    of_user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        if "ZIG_GLOBAL_CACHE_DIR" not in os.environ:  # a library that takes a minute to make again
+            environment.setenv("ZIG_GLOBAL_CACHE_DIR", str(of_user / "zig"))
+        yield
+
+
 @pytest.fixture(scope="session")
 def lily_nano() -> Path:
     """Folder of lily-nano: a real checkpoint of the family in 8 MB, trained for tests and demos."""

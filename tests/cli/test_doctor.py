@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,8 @@ def test_the_metal_device(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         pytest.skip(report["devices"]["metal"])
     form = report["devices"]["metal"].split(", ")[2]
     assert form in ("tensor operations", "simdgroup matrices")
+    if sys.platform != "darwin":
+        assert report["devices"]["metal"].startswith("Software Metal (a double for tests), ")
     assert "tensor operations" in report["devices"]["metal_matrix_form"]
     assert report["devices"]["metal_may_hold_bytes"] >= 1 << 30
     assert report["machine"]["variables"]["LILY_METAL_DEBUG"] == "timeout=30"

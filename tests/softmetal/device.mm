@@ -32,7 +32,7 @@ bool is_too_long(NSUInteger length) {
 
 @implementation SoftDevice
 - (NSString*)name {
-  return @"Software Metal";
+  return @"Software Metal (a double for tests)";
 }
 - (BOOL)hasUnifiedMemory {
   return YES;

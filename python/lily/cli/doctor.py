@@ -137,10 +137,8 @@ def _devices() -> dict[str, object]:
 
 def metal_kernels() -> str:
     """What is kept of the kernels that the Metal device compiles (src/lily_core/device/metal, archive_path)."""
-    if sys.platform == "darwin":
-        folder = Path.home() / "Library" / "Caches" / "lily"
-    else:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lily"
+    of_user = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or of_user) / "lily"
     archives = list(folder.glob("metal-*.archive"))
     if not archives:
         return f"compiled at the first start of a model, then kept in {folder}"
