@@ -205,6 +205,10 @@ FAULTS = {
         "cost.cpp", "const double rows = arg(dispatch, 0);", "const double rows = 1;", "budget",
         "a command buffer of", ("metal4",),
     ),
+    "an estimate of attention that forgets idle cores": Fault(
+        "cost.cpp", "is_prefill ? attended_rows(cost.rows, m) : rows", "rows", "budget", "a command buffer of",
+        ("metal4",),
+    ),
     "attention over too many keys": Fault(
         "../../model/prefill.cpp", "c.traits.attention_flops / key_flops", "2 * c.traits.attention_flops / key_flops",
         "budget", "a command buffer of", ("metal4",),

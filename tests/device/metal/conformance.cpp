@@ -317,7 +317,8 @@ double counted_seconds(const Dispatch& dispatch, std::uint32_t position) {
   const double rows = arg_of(dispatch, 0);
   if (is_attention(dispatch)) {
     const double known = position + rows, first = arg_of(dispatch, 2), count = arg_of(dispatch, 3);
-    return 4.0 * 16 * 256 * rows * std::clamp(known - first, 0.0, count) / 1e12;
+    const double busy = std::max(rows, 32.0);  // for 8 cores; 16 rows are 4 threadgroups
+    return 4.0 * 16 * 256 * busy * std::clamp(known - first, 0.0, count) / 1e12;
   }
   const std::string name(dispatch.kernel->name());
   const auto format = name.find("_q");
@@ -331,48 +332,51 @@ double counted_seconds(const Dispatch& dispatch, std::uint32_t position) {
   return 2 * rows * elements * (name.starts_with("experts") ? 8.0 / 256 : 1.0) / 1e12;
 }
 
-// A chunk of the 35B, of the length that GPUs of two classes take, at the start and far into a prompt, is cut into command
-// buffers of at most 0.1 seconds, and of no less than need be.
-void check_budget() {
-  for (const std::uint64_t device_gib : {16, 64}) {
-    Recording recording = record_35b(folder_of_35b, device_gib);
-    const std::uint32_t rows = recording.chunk_tokens();
-    Program program = recording.prefill(rows);
-    const auto& segments = program.segments();
-    const Dispatch& attention = *std::ranges::find_if(segments[3].dispatches, is_attention);
-    for (const std::uint32_t position : {0u, 32'768 - rows, 131'072 - rows})
-      for (const double pace : {0.05, 1.0}) {
-        set_position(attention, position);
-        double total = 0, longest = 0, shortest = 1;
-        for (const Segment& segment : segments) {
-          std::vector<metal::Cost> costs;
-          for (const Dispatch& dispatch : segment.dispatches) costs.push_back(metal::estimate(dispatch, config_of_35b()));
-          std::size_t next = 0;
-          double before = 1;
-          for (const metal::Cut& part : metal::cut(costs, pace)) {
-            expect(part.begin == next && part.end > part.begin, "command buffers hold every dispatch once, in order");
-            double seconds = 0;
-            for (next = part.begin; next < part.end; ++next) seconds += counted_seconds(segment.dispatches[next], position);
-            total += pace * seconds, longest = std::max(longest, pace * seconds);
-            shortest = std::min(shortest, before + pace * counted_seconds(segment.dispatches[part.begin], position));
-            before = pace * seconds;
-          }
-          expect(next == segment.dispatches.size(), "command buffers hold the whole segment");
-        }
-        const std::string where = std::to_string(rows) + " tokens behind " + std::to_string(position);
-        expect(longest <= 0.1, "a command buffer of " + std::to_string(longest) + " seconds for " + where);
-        expect(shortest > 0.08, "the next dispatch would make " + std::to_string(shortest) + " seconds for " + where);
-        const double least = 4.8e9 * rows / 1e12 * pace;  // about 5 GFLOP a token, without attention and head
-        expect(total > least, std::to_string(total) + " seconds in all for " + where);
-      }
+// Segments of a chunk of the 35B are cut into command buffers of at most 0.1 seconds, and of no less than need be.
+void expect_within_budget(const std::vector<Segment>& segments, std::uint32_t rows, std::uint32_t position, double pace) {
+  set_position(*std::ranges::find_if(segments[3].dispatches, is_attention), position);
+  double total = 0, longest = 0, shortest = 1;
+  for (const Segment& segment : segments) {
+    std::vector<metal::Cost> costs;
+    for (const Dispatch& dispatch : segment.dispatches) costs.push_back(metal::estimate(dispatch, config_of_35b()));
+    std::size_t next = 0;
+    double before = 1;
+    for (const metal::Cut& part : metal::cut(costs, pace)) {
+      expect(part.begin == next && part.end > part.begin, "command buffers hold every dispatch once, in order");
+      double seconds = 0;
+      for (next = part.begin; next < part.end; ++next) seconds += counted_seconds(segment.dispatches[next], position);
+      total += pace * seconds, longest = std::max(longest, pace * seconds);
+      shortest = std::min(shortest, before + pace * counted_seconds(segment.dispatches[part.begin], position));
+      before = pace * seconds;
+    }
+    expect(next == segment.dispatches.size(), "command buffers hold the whole segment");
   }
+  const std::string where = std::to_string(rows) + " tokens behind " + std::to_string(position);
+  expect(longest <= 0.1, "a command buffer of " + std::to_string(longest) + " seconds for " + where);
+  expect(shortest > 0.08, "the next dispatch would make " + std::to_string(shortest) + " seconds for " + where);
+  const double least = 4.8e9 * rows / 1e12 * pace;  // about 5 GFLOP a token, without attention and head
+  expect(total > least, std::to_string(total) + " seconds in all for " + where);
+}
+
+// Whole chunks, of the length that GPUs of two classes take, and the few tokens of a prompt that are left, at the start and far
+// into a prompt, on a GPU as slow as the estimate and on a fast one.
+void check_budget() {
+  for (const std::uint32_t context : {32'768u, 131'072u, 262'144u})
+    for (const std::uint64_t device_gib : {16, 64}) {
+      Recording recording = record_35b(folder_of_35b, context, device_gib);
+      for (const std::uint32_t rows : {recording.chunk_tokens(), 16u}) {
+        Program program = recording.prefill(rows);
+        for (const std::uint32_t position : {0u, context - rows})
+          for (const double pace : {0.05, 1.0}) expect_within_budget(program.segments(), rows, position, pace);
+      }
+    }
 }
 
 // The device itself: attention of one layer of such a chunk. Far into a prompt no two of its dispatches share a command buffer;
 // at the start of one only the first has anything to do, and no other is run.
 void check_time() {
   for (const std::uint64_t device_gib : {16, 64}) {
-    Recording recording = record_35b(folder_of_35b, device_gib);
+    Recording recording = record_35b(folder_of_35b, 131'072, device_gib);
     const std::uint32_t rows = recording.chunk_tokens();
     Program recorded = recording.prefill(rows);
     std::vector<const Dispatch*> stretches;

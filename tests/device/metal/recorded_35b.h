@@ -37,7 +37,6 @@ inline lily::ModelConfig config_of_35b() {
   return config;
 }
 
-// For a context of 131,072 tokens.
-inline lily::Recording record_35b(const std::string& folder, std::uint64_t device_gib) {
-  return lily::Recording(folder, config_of_35b(), 131'072, device_gib << 30);
+inline lily::Recording record_35b(const std::string& folder, std::uint32_t max_context, std::uint64_t device_gib) {
+  return lily::Recording(folder, config_of_35b(), max_context, device_gib << 30);
 }

@@ -4,14 +4,18 @@
 #include <cstring>
 
 #include "device/contract.h"
+#include "lily_grid.h"
 
 namespace lily::metal {
 namespace {
 
-// An M1: 68 GB/s, and what its matrix units reach with quantised weights.
+// An M1: 68 GB/s, and what the matrix units of its cores reach with quantised weights.
 constexpr double kBytesPerSecond = 60e9;
 constexpr double kFlopsPerSecond = 1e12;
+constexpr std::uint32_t kCores = 8;
 constexpr double kLaunchSeconds = 5e-6;
+
+std::uint32_t divided_up(std::uint32_t a, std::uint32_t b) { return (a + b - 1) / b; }
 
 double seconds_for(double bytes, double flops) { return std::max(bytes / kBytesPerSecond, flops / kFlopsPerSecond); }
 
@@ -42,6 +46,13 @@ double weight_seconds(const Dispatch& dispatch, const KernelName& name, const Mo
   return seconds_for(bytes * std::min<double>(m.num_experts, chosen), 2 * elements * chosen);
 }
 
+// Rows that a chunk's attention takes the time of: whole tiles, and at least a threadgroup for each core.
+double attended_rows(std::uint32_t rows, const ModelConstants& m) {
+  const std::uint32_t heads = m.num_attention_heads / m.num_key_value_heads;
+  const std::uint32_t groups = m.num_key_value_heads * divided_up(heads, LILY_ATTN_PREFILL_HEADS);  // of a tile
+  return LILY_ATTN_PREFILL_ROWS * std::max(divided_up(rows, LILY_ATTN_PREFILL_ROWS), divided_up(kCores, groups));
+}
+
 }  // namespace
 
 Cost estimate(const Dispatch& dispatch, const ModelConstants& m) {
@@ -56,9 +67,10 @@ Cost estimate(const Dispatch& dispatch, const ModelConstants& m) {
     cost.seconds += seconds_for(8 * state, 8 * state * rows);  // read and written once, four products a token
   } else if (name.op == "attn_split" || name.op == "attn_prefill") {
     const double query = double{1} * m.num_attention_heads * m.head_dim, key = double{1} * m.num_key_value_heads * m.head_dim;
-    cost.seconds_per_key = seconds_for(4 * key, 4 * query * rows);
     cost.rows = arg(dispatch, 0);
-    if (name.op == "attn_prefill") cost.first_key = arg(dispatch, 2), cost.num_keys = arg(dispatch, 3);
+    const bool is_prefill = name.op == "attn_prefill";
+    cost.seconds_per_key = seconds_for(4 * key, 4 * query * (is_prefill ? attended_rows(cost.rows, m) : rows));
+    if (is_prefill) cost.first_key = arg(dispatch, 2), cost.num_keys = arg(dispatch, 3);
     const Range& step = dispatch.ranges.front();
     cost.step_row = reinterpret_cast<const StepRow*>(static_cast<const std::byte*>(step.buffer->contents()) + step.offset);
   }
