@@ -5,8 +5,9 @@
 
 namespace lily::cpu::LILY_ISA {
 
-// A tile takes a slice of the experts (those whose id modulo the number of slices is its own), not a stretch of the block
-// axis: the axis ends in sentinels, and an expert's rows stay together, so its weights are unpacked once.
+// A tile takes a slice of the experts, not a stretch of the block axis: the axis ends in sentinels, and an expert's rows stay
+// together, so its weights are unpacked once. Experts of a slice are neighbours: what gemm asks of memory behind the weights of
+// one are those of the next.
 constexpr std::uint32_t kBlocksPerSlice = 4;
 
 struct ExpertRun {
@@ -21,7 +22,7 @@ static inline void for_expert_runs(const KernelCall& call, const Tile& tile, con
   for (std::uint32_t i = 0; i < count && blocks[i].expert != LILY_NO_EXPERT;) {
     ExpertRun run = {blocks[i].expert, blocks[i].begin, blocks[i].end};
     for (++i; i < count && blocks[i].expert == run.expert && blocks[i].end - run.begin <= kGemmRows; ++i) run.end = blocks[i].end;
-    if (run.expert % slices == slice) work(run);
+    if (run.expert * slices / call.model->num_experts == slice) work(run);
   }
 }
 

@@ -9,6 +9,7 @@
 namespace lily::cpu::LILY_ISA {
 
 constexpr std::uint32_t kConvRows = 64;
+constexpr std::int64_t kRowsAhead = 6;
 
 // The channels of one key head and of its value heads.
 struct ConvScratch {
@@ -55,6 +56,10 @@ static void gdn_conv(const KernelCall& call, std::uint32_t first, std::uint32_t 
       for (std::uint32_t j = 0; j < LILY_CONV_TAPS; ++j) rows[j] = row_at(std::int64_t(row) - kKeptRows + j);
       float* q_row = buffer<float>(call, 7) + std::size_t(row) * model.key_dim() + key_head * key_width;
       float* k_row = buffer<float>(call, 8) + std::size_t(row) * model.key_dim() + key_head * key_width;
+      // Rows are pages apart: hardware does not foresee the next ones.
+      const float* ahead = row_at(std::int64_t(row) + kRowsAhead);
+      for (const ConvChannels* c : {&q, &k, &v})
+        for (std::uint32_t i = 0; i < c->width; i += 16) __builtin_prefetch(ahead + c->begin + i);
       q.apply(rows, q_row);
       l2_normalise(q_row, key_width, 1.0f / std::sqrt(float(key_width)));
       k.apply(rows, k_row);
