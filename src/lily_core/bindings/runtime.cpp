@@ -142,8 +142,8 @@ void bind_runtime(nb::module_& m) {
              std::uint64_t memory_limit, std::optional<std::uint64_t> prefix_cache_bytes, std::uint32_t threads,
              const std::string& debug, const std::optional<std::function<void(std::uint64_t, std::uint64_t)>>& progress) {
             new (self) BoundRuntime(
-                folder, config, {device, dtype, max_context, model_context, memory_limit, prefix_cache_bytes, {threads, debug}},
-                progress);
+                folder, config,
+                {device, dtype, {max_context, model_context, memory_limit, prefix_cache_bytes}, {threads, debug}}, progress);
           },
           "folder"_a, "config"_a, nb::kw_only(), "device"_a = "auto", "dtype"_a = "auto", "max_context"_a = nb::none(),
           "model_context"_a = 0, "memory_limit"_a, "prefix_cache_bytes"_a = nb::none(), "threads"_a = 0, "debug"_a = "",

@@ -21,9 +21,4 @@ void record_sampler(Recorder& op, const Model& model, const Range& step, std::ui
      {rows});
 }
 
-Range expert_slots(const Model& model, std::uint32_t layer) {
-  const std::uint64_t length = std::uint64_t{4} * model.config.num_experts;
-  return {model.expert_slot.get(), layer * length, length};
-}
-
 }  // namespace lily

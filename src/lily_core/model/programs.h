@@ -4,25 +4,10 @@
 #include <cstdint>
 
 #include "device/device.h"
-#include "model/activations.h"
-#include "model/model_config.h"
-#include "model/state.h"
-#include "model/step_io.h"
-#include "model/weights.h"
+#include "model/model.h"
 #include "program/program.h"
 
 namespace lily {
-
-// Everything that a program's dispatches bind.
-struct Model {
-  const ModelConfig& config;
-  Weights& weights;
-  State& state;
-  Activations& activations;
-  StepIo& io;
-  Tensor& rope;         // [rotary_dim / 2, 2] f32
-  Tensor& expert_slot;  // [layers, E] u32
-};
 
 // Positions that a recorded step covers: 256, 512, 1024, …, the first that holds `context`.
 std::uint32_t step_bucket(std::uint64_t context);
@@ -39,8 +24,5 @@ Program prefill_program(Device& device, const Model& model, std::uint32_t rows, 
 class Recorder;
 void record_head(Recorder& op, const Model& model, const Range& step, const Range& x, std::uint32_t rows);
 void record_sampler(Recorder& op, const Model& model, const Range& step, std::uint32_t rows);
-
-// Row `layer` of expert_slot.
-Range expert_slots(const Model& model, std::uint32_t layer);
 
 }  // namespace lily

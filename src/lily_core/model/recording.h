@@ -7,7 +7,9 @@
 #include <string>
 
 #include "device/outline_device.h"
-#include "model/programs.h"
+#include "model/checkpoint.h"
+#include "model/model.h"
+#include "program/program.h"
 
 namespace lily {
 
@@ -16,7 +18,7 @@ class Recording {
   // For a GPU that may hold `device_bytes`. Throws CheckpointError.
   Recording(const std::string& folder, const ModelConfig& config, std::uint32_t max_context, std::uint64_t device_bytes);
 
-  std::uint32_t chunk_tokens() const { return config_.traits.chunk_tokens; }
+  std::uint32_t chunk_tokens() const { return model_->config.traits.chunk_tokens; }
 
   // One step of `rows` rows at positions below `context`, and one chunk of `rows` tokens without the head. What a program binds
   // belongs to the recording.
@@ -24,17 +26,9 @@ class Recording {
   Program prefill(std::uint32_t rows);
 
  private:
-  Model model() { return {config_, weights_, *state_, *activations_, *io_, rope_, expert_slot_}; }
-
-  ModelConfig config_;
   Checkpoint checkpoint_;
   OutlineDevice device_;
-  Weights weights_;
-  std::unique_ptr<State> state_;
-  std::unique_ptr<Activations> activations_;
-  std::unique_ptr<StepIo> io_;
-  Tensor rope_;
-  Tensor expert_slot_;
+  std::unique_ptr<Model> model_;
 };
 
 }  // namespace lily

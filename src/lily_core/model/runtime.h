@@ -1,11 +1,9 @@
 // A loaded model that runs: timelines, prefill and decode. The boundary of the C++ side; policy is Python's.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -14,25 +12,21 @@
 #include <vector>
 
 #include "device/device.h"
-#include "model/activations.h"
 #include "model/checkpoint.h"
 #include "model/host_state.h"
+#include "model/memory_plan.h"
+#include "model/model.h"
 #include "model/model_config.h"
-#include "model/programs.h"
+#include "model/program_cache.h"
 #include "model/sampling.h"
 #include "model/state.h"
-#include "model/step_io.h"
-#include "model/weights.h"
 
 namespace lily {
 
 struct RuntimeOptions {
   std::string device = "auto";  // or a device's name
   std::string dtype = "auto";   // or the operand type of matrix products
-  std::optional<std::uint32_t> max_context;  // tokens; none: what fits, at most the model's limit
-  std::uint32_t model_context = 0;           // the model's own limit; 0: unknown
-  std::uint64_t memory_limit = 0;            // bytes, for weights, state and everything else; at most what the device can hold
-  std::optional<std::uint64_t> prefix_cache_bytes;  // of them, for snapshots; none: a part of what is left, 0: no snapshots
+  MemoryOptions memory;
   DeviceOptions device_options;
 };
 
@@ -48,34 +42,19 @@ using FillMask = std::function<void(std::span<std::uint32_t> words)>;
 // Throws std::invalid_argument when the lengths differ.
 void copy_mask(std::span<const std::uint32_t> from, std::span<std::uint32_t> to);
 
-struct MemoryPlan {
-  std::uint64_t limit_bytes = 0;
-  std::uint64_t weights_bytes = 0;
-  std::uint64_t activations_bytes = 0;  // and tables of the step
-  std::uint64_t slots_bytes = 0;
-  std::uint64_t pages_bytes = 0;
-  StateSizes state;
-  std::uint32_t max_context = 0;
-};
-
-struct ProgramStats {
-  std::uint32_t dispatches = 0;
-  std::uint32_t levels = 0;
-};
-
 // Member functions may be called from any thread, one at a time: they take turns.
 class Runtime {
  public:
   // Throws CheckpointError, MemoryLimitError (before anything large is allocated) or DeviceError.
   Runtime(const std::string& folder, const ModelConfig& config, const RuntimeOptions& options, const LoadProgress& progress);
 
-  const ModelConfig& config() const { return config_; }
+  const ModelConfig& config() const { return model_->config; }
   std::string device_name() const { return std::string(device_->name()); }
   std::string device_description() const { return device_->description(); }
-  const std::string& dtype() const { return config_.precision.dtype; }  // of the operands of matrix products
-  std::uint32_t max_chunk_tokens() const { return config_.traits.chunk_tokens; }
+  const std::string& dtype() const { return config().precision.dtype; }  // of the operands of matrix products
+  std::uint32_t max_chunk_tokens() const { return config().traits.chunk_tokens; }
   const MemoryPlan& memory() const { return plan_; }
-  const Weights& weights() const { return weights_; }
+  const Weights& weights() const { return model_->weights; }
   const Checkpoint& checkpoint() const { return checkpoint_; }
 
   Timeline open();
@@ -135,56 +114,28 @@ class Runtime {
   ProgramStats prefill_stats(std::uint32_t rows);
 
  private:
-  struct Recorded {
-    std::unique_ptr<Executable> executable;
-    ProgramStats stats;
-  };
-  // Programs ready to replay, the latest used first. Few shapes recur: step buckets, full chunks, last pieces of prompts.
-  class ProgramCache {
-   public:
-    using Key = std::array<std::uint32_t, 3>;
-    Recorded& get(const Key& key, const std::function<Recorded()>& record);
-
-   private:
-    std::list<std::pair<Key, Recorded>> entries_;
-  };
-
-  MemoryPlan plan_memory(const RuntimeOptions& options, std::uint64_t weights_bytes) const;
-  Recorded& decode_recorded(std::uint32_t rows, std::uint32_t context, bool masks_follow);
-  Recorded& prefill_recorded(std::uint32_t rows, bool wants_logits);
-  Model model() { return {config_, weights_, *state_, *activations_, *io_, rope_, expert_slot_}; }
-
   std::unique_lock<std::mutex> take_turn();  // and close what was given to close() meanwhile
   static void check_open(const Timeline& timeline);
   void check_room(const Timeline& timeline, std::uint32_t num_tokens) const;
   void check_token_ids(std::span<const std::uint32_t> token_ids) const;
-  void write_step_row(std::uint32_t row, const Timeline& timeline, std::uint32_t position, bool wants_logits,
-                      const Sampling* sampling);
-  void run(Recorded& recorded, const CancelFlag* cancel);
+  void check_step(std::span<Timeline* const> timelines, std::optional<std::span<const std::uint32_t>> token_ids,
+                  std::size_t num_samplings, std::size_t num_masks) const;
+  void run(CachedProgram& program, const CancelFlag* cancel);
   // A program of two segments: `work` is done while the device runs the first one.
-  void run_around(Recorded& recorded, const std::function<void()>& work);
+  void run_around(CachedProgram& program, const std::function<void()>& work);
   void check_run() const;
-  std::span<std::uint32_t> mask_words(const Timeline& timeline) const;  // [ceil(V / 32)]
-  std::span<float> logits_rows() const;  // [timelines, V]
-  std::optional<SampleResult> result_of(const Timeline& timeline, const Sampling* sampling);
+  std::span<float> logits_row(const Timeline& timeline) const;  // [V]
 
   std::mutex mutex_;
   std::mutex closing_mutex_;
   std::vector<std::shared_ptr<Timeline>> closing_;
   std::vector<std::shared_ptr<Timeline>> closed_;  // whose rows are still held by others
   std::vector<Snapshot> releasing_;
-  ModelConfig config_;
   Checkpoint checkpoint_;  // outlives the weights, which may be mapped
   MemoryPlan plan_;
   std::unique_ptr<Device> device_;
-  Weights weights_;
-  std::unique_ptr<State> state_;
-  std::unique_ptr<Activations> activations_;
-  std::unique_ptr<StepIo> io_;
-  Tensor rope_;
-  Tensor expert_slot_;
-  std::vector<bool> has_mask_;  // [timelines]
-  ProgramCache programs_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<ProgramCache> programs_;
 };
 
 }  // namespace lily

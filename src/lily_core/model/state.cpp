@@ -27,12 +27,6 @@ std::uint64_t page_bytes(const ModelConfig& c) {
   return std::uint64_t{c.precision.kv_bytes} * c.num_attention_layers * 2 * c.num_key_value_heads * LILY_PAGE_TOKENS * c.head_dim;
 }
 
-namespace {
-
-std::uint32_t pages_for(std::uint32_t num_tokens) { return (num_tokens + LILY_PAGE_TOKENS - 1) / LILY_PAGE_TOKENS; }
-
-}  // namespace
-
 State::State(Device& device, const ModelConfig& config, const StateSizes& sizes)
     : recurrent_state(device.allocate("recurrent_state", sizes.num_slots() * recurrent_bytes(config), Memory::kPrivate)),
       conv_state(device.allocate("conv_state", sizes.num_slots() * conv_bytes(config), Memory::kPrivate)),

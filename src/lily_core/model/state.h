@@ -30,8 +30,14 @@ struct Timeline : TokenState {
   std::uint32_t spare = kZeroSlot;  // written by the next step; kZeroSlot: a free one is taken
   bool has_token = false;           // the last step drew one, which waits in its row of `tokens`
   bool has_logits = false;          // the last step computed them
+  bool has_mask = false;            // its row of `mask` says which tokens may be drawn
   bool closed = false;              // its slots and pages are given back
 };
+
+// Pages that hold so many tokens.
+constexpr std::uint32_t pages_for(std::uint64_t num_tokens) {
+  return static_cast<std::uint32_t>((num_tokens + LILY_PAGE_TOKENS - 1) / LILY_PAGE_TOKENS);
+}
 
 // Bytes of one slot, and of one page.
 std::uint64_t slot_bytes(const ModelConfig& config);
