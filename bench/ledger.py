@@ -105,11 +105,11 @@ class Ledger:
             make_synthetic(Path(folder), dict(config), hollow=True)
             arguments = load_config(Path(folder)).core_arguments()
             native = _core.ModelConfig(**arguments)
-            recordings = [
-                _core.Recording(folder=folder, config=native, max_context=max_context, device_bytes=gib << 30)
+            outlines = [
+                _core.ProgramOutline(folder=folder, config=native, max_context=max_context, device_bytes=gib << 30)
                 for gib in DEVICE_GIB
             ]
-        self.recordings = {recording.chunk_tokens: recording for recording in recordings}
+        self.outlines = {outline.chunk_tokens: outline for outline in outlines}
         s: Sizes = arguments["sizes"]
         self.sizes = s
         self.eps: float = arguments["rms_norm_eps"]
@@ -123,20 +123,20 @@ class Ledger:
     def decode(self, context: int) -> Row:
         """One token at a context of so many tokens, its own included."""
         row = Row(context)
-        self._count(row, next(iter(self.recordings.values())).decode(1, context), context, {})
+        self._count(row, next(iter(self.outlines.values())).decode(1, context), context, {})
         return row
 
     @property
     def chunk_lengths(self) -> list[int]:
         """Tokens of a prefill chunk, of GPUs with little and with much memory."""
-        return list(self.recordings)
+        return list(self.outlines)
 
     def prefill(self, context: int, chunk_tokens: int) -> Row:
         """A prompt of so many tokens, without the head. chunk_tokens: one of chunk_lengths."""
-        row, recording = Row(context, chunk_tokens=chunk_tokens), self.recordings[chunk_tokens]
+        row, outline = Row(context, chunk_tokens=chunk_tokens), self.outlines[chunk_tokens]
         full, rest = divmod(context, chunk_tokens)
         for rows, begins in ((chunk_tokens, range(full)), (rest, range(full, full + bool(rest)))):
-            program = recording.prefill(rows) if begins else []
+            program = outline.prefill(rows) if begins else []
             fixed: dict[int, Cost] = {}
             for chunk in begins:
                 self._count(row, program, chunk * chunk_tokens, fixed)

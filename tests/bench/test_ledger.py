@@ -69,7 +69,7 @@ def test_decode_reads_the_weights_once(ledger: Ledger, floor: Floor) -> None:
 def test_decode_reads_and_writes_the_state_once(ledger: Ledger) -> None:
     layers = [
         op_of(name)
-        for name, _, _, ranges in ledger.recordings[512].decode(1, 256)
+        for name, _, _, ranges in ledger.outlines[512].decode(1, 256)
         for r in ranges
         if r[0] == "recurrent_state"
     ]
@@ -111,7 +111,7 @@ def test_prefill_takes_half_of_the_published_dispatches_a_chunk(
     # Attention is run over the keys that there are: one more dispatch a layer where a stretch ends.
     chunks, layers = context // chunk_tokens, ledger.sizes["num_attention_layers"]
     stretch = next(
-        args[3] for name, _, args, _ in ledger.recordings[chunk_tokens].prefill(chunk_tokens) if "attn_prefill" in name
+        args[3] for name, _, args, _ in ledger.outlines[chunk_tokens].prefill(chunk_tokens) if "attn_prefill" in name
     )
     attention = sum(-(-end // stretch) for end in range(chunk_tokens, context + 1, chunk_tokens))
     assert row.total.dispatches == chunks * 611 + layers * attention
@@ -145,8 +145,8 @@ def test_no_kernel_materialises_expanded_weights(ledger: Ledger) -> None:
     small = {"blocks", "flags", "sample_blocks", "tokens", "results"}  # a plan, flags, what sampling leaves
     state = {"kv", "conv_state", "recurrent_state", "partial"}
     longest_chunk, written = max(CHUNKS), set()
-    recording = ledger.recordings[longest_chunk]
-    for program in (recording.decode(8, 131_072), recording.prefill(longest_chunk)):
+    outline = ledger.outlines[longest_chunk]
+    for program in (outline.decode(8, 131_072), outline.prefill(longest_chunk)):
         for kernel, _, _, ranges in program:
             for buffer, length, access in ranges:
                 if access != "r":

@@ -35,7 +35,7 @@ def of_35b(tmp_path_factory):
     folder = tmp_path_factory.mktemp("35b")
     make_synthetic(folder, json.loads(CONFIG.read_text()), hollow=True)
     config = _core.ModelConfig(**load_config(folder).core_arguments())
-    return lambda context, gib=64: _core.Recording(
+    return lambda context, gib=64: _core.ProgramOutline(
         folder=str(folder), config=config, max_context=context, device_bytes=gib * GIB
     )
 

@@ -12,6 +12,6 @@ void bind_config(nanobind::module_& m);
 void bind_sampling(nanobind::module_& m);
 void bind_timeline(nanobind::module_& m);
 void bind_runtime(nanobind::module_& m);
-void bind_recording(nanobind::module_& m);
+void bind_program_outline(nanobind::module_& m);
 
 }  // namespace lily

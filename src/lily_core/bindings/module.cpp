@@ -15,5 +15,5 @@ NB_MODULE(_core, m) {
   lily::bind_sampling(m);
   lily::bind_timeline(m);
   lily::bind_runtime(m);
-  lily::bind_recording(m);
+  lily::bind_program_outline(m);
 }

@@ -1,5 +1,5 @@
-// Recorded programs from Python, for bench/ledger.py.
-#include "model/recording.h"
+// Programs without a model from Python, for bench/ledger.py.
+#include "model/program_outline.h"
 
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -16,20 +16,20 @@ using namespace nb::literals;
 namespace lily {
 namespace {
 
-using RecordedRange = std::tuple<std::string, std::uint64_t, std::string>;  // buffer, bytes, "r", "w" or "b"
-using RecordedDispatch = std::tuple<std::string, std::uint32_t, std::vector<std::uint32_t>, std::vector<RecordedRange>>;
+using RangeTuple = std::tuple<std::string, std::uint64_t, std::string>;  // buffer, bytes, "r", "w" or "b"
+using DispatchTuple = std::tuple<std::string, std::uint32_t, std::vector<std::uint32_t>, std::vector<RangeTuple>>;
 
 const char* letter_of(Access access) { return access == Access::kRead ? "r" : access == Access::kWrite ? "w" : "b"; }
 
 // Levels count through all segments. Argument structs of programs are u32 fields throughout.
-std::vector<RecordedDispatch> list(Program program) {
-  std::vector<RecordedDispatch> dispatches;
+std::vector<DispatchTuple> list(Program program) {
+  std::vector<DispatchTuple> dispatches;
   std::uint32_t level = 0;
   for (const Segment& segment : program.segments()) {
     for (const Dispatch& dispatch : segment.dispatches) {
       std::vector<std::uint32_t> args(dispatch.args.size() / sizeof(std::uint32_t));
       std::memcpy(args.data(), dispatch.args.data(), dispatch.args.size());
-      std::vector<RecordedRange> ranges;
+      std::vector<RangeTuple> ranges;
       for (std::size_t i = 0; i < dispatch.ranges.size(); ++i) {
         const Range& range = dispatch.ranges[i];
         ranges.emplace_back(range.buffer->name(), range.length, letter_of(dispatch.kernel->accesses()[i]));
@@ -45,20 +45,21 @@ constexpr const char* kDispatches = "list[tuple[str, int, list[int], list[tuple[
 
 }  // namespace
 
-void bind_recording(nb::module_& m) {
+void bind_program_outline(nb::module_& m) {
   static const std::string decode_signature = std::string("def decode(self, rows: int, context: int) -> ") + kDispatches;
   static const std::string prefill_signature = std::string("def prefill(self, rows: int) -> ") + kDispatches;
-  nb::class_<Recording>(m, "Recording",
+  nb::class_<ProgramOutline>(m, "ProgramOutline",
                         "The programs of a checkpoint for a GPU, recorded without its weights. Each dispatch is its kernel, its "
                         "level from 1, its arguments, and (buffer, bytes, access) of what it binds.")
       .def(nb::init<const std::string&, const ModelConfig&, std::uint32_t, std::uint64_t>(), nb::kw_only(), "folder"_a,
            "config"_a, "max_context"_a, "device_bytes"_a)
-      .def_prop_ro("chunk_tokens", &Recording::chunk_tokens, "Tokens of a prefill chunk on a GPU that may hold `device_bytes`.")
+      .def_prop_ro("chunk_tokens", &ProgramOutline::chunk_tokens,
+                   "Tokens of a prefill chunk on a GPU that may hold `device_bytes`.")
       .def(
-          "decode", [](Recording& r, std::uint32_t rows, std::uint32_t context) { return list(r.decode(rows, context)); },
+          "decode", [](ProgramOutline& r, std::uint32_t rows, std::uint32_t context) { return list(r.decode(rows, context)); },
           "rows"_a, "context"_a, nb::sig(decode_signature.c_str()), "One step of `rows` rows at a context.")
       .def(
-          "prefill", [](Recording& r, std::uint32_t rows) { return list(r.prefill(rows)); }, "rows"_a,
+          "prefill", [](ProgramOutline& r, std::uint32_t rows) { return list(r.prefill(rows)); }, "rows"_a,
           nb::sig(prefill_signature.c_str()), "One chunk of `rows` tokens, without the head.");
 }
 

@@ -13,15 +13,15 @@
 
 namespace lily {
 
-class Recording {
+class ProgramOutline {
  public:
   // For a GPU that may hold `device_bytes`. Throws CheckpointError.
-  Recording(const std::string& folder, const ModelConfig& config, std::uint32_t max_context, std::uint64_t device_bytes);
+  ProgramOutline(const std::string& folder, const ModelConfig& config, std::uint32_t max_context, std::uint64_t device_bytes);
 
   std::uint32_t chunk_tokens() const { return model_->config.traits.chunk_tokens; }
 
   // One step of `rows` rows at positions below `context`, and one chunk of `rows` tokens without the head. What a program binds
-  // belongs to the recording.
+  // belongs to the outline.
   Program decode(std::uint32_t rows, std::uint32_t context);
   Program prefill(std::uint32_t rows);
 
