@@ -125,7 +125,6 @@ class Runtime:
         model_context: int = 0,
         memory_limit: int,
         prefix_cache_bytes: int | None = None,
-        threads: int = 0,
         debug: str = "",
         progress: Callable[[int, int], None] | None = None,
     ) -> None: ...

@@ -14,6 +14,8 @@ FINGERPRINTS = {"model": "rig"}
 
 class Rig:
     def __init__(self, folder, *, disk=None, progress=False, traced=False, **options):
+        if options.get("device", "cpu") == "cpu":  # one thread: for so small a model more cost time
+            options = {"debug": "shuffled"} | options
         self.runtime = load(folder, **options)
         if traced:
             self.runtime = TracedRuntime(self.runtime)

@@ -12,7 +12,7 @@ HAIR = 5e-4  # of router logits, whose spread is 1.5: three times the widest gap
 
 
 def load(folder, **options):
-    options = {"memory_limit": LIMIT, "max_context": 2048, "threads": 2, "dtype": "float32"} | options
+    options = {"memory_limit": LIMIT, "max_context": 2048, "dtype": "float32"} | options
     return _core.Runtime(str(folder), _core.ModelConfig(**load_config(folder).core_arguments()), **options)
 
 

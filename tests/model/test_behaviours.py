@@ -24,7 +24,7 @@ GPU_TIMEOUT = 2  # MTLCommandBufferErrorTimeout
 STEM = [BORDER, *tokens(0, 80)]  # a system prompt
 GATE = {"cpu": {}, "metal": {"ratio": 0.004, "divergence": 5e-4, "gap": 0.1}}  # of check_gate
 # On a busy machine software Metal is slow; that is no hang.
-OPTIONS = {"cpu": {"dtype": "float32", "threads": 1}, "metal": {"dtype": "float16", "debug": "timeout=600"}}
+OPTIONS = {"cpu": {"dtype": "float32"}, "metal": {"dtype": "float16", "debug": "timeout=600"}}
 
 
 @pytest.fixture(scope="module", params=OPTIONS)

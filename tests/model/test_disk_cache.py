@@ -28,7 +28,7 @@ def rig(checkpoint, tmp_path):
 
     def make(fingerprints=FINGERPRINTS, **options):
         disk = DiskCache(tmp_path / "cache", fingerprints, **options)
-        made.append((Rig(checkpoint("qwen3_5_moe"), disk=disk, threads=1), disk))
+        made.append((Rig(checkpoint("qwen3_5_moe"), disk=disk), disk))
         return made[-1]
 
     yield make
@@ -136,7 +136,7 @@ folder, cache, seed, seconds = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]),
 rng = random.Random(seed)
 disk = DiskCache(cache, FINGERPRINTS, limit_bytes=4 << 20)
 end, rounds = time.monotonic() + seconds, 0
-with Rig(folder, disk=disk, threads=1) as rig:
+with Rig(folder, disk=disk) as rig:
     while time.monotonic() < end or rounds < 10:
         stem, ending = rng.randrange(4), rng.randrange(6)
         prompt = [BORDER, *tokens(stem, 90 + 40 * stem), BORDER, *tokens(100 + ending, 70)]

@@ -15,7 +15,7 @@ STEM = [BORDER, *tokens(0, 150)]
 
 @pytest.fixture
 def rig(checkpoint):
-    with Rig(checkpoint("qwen3_5_moe"), prefix_cache_bytes=LIMIT, threads=1) as rig:
+    with Rig(checkpoint("qwen3_5_moe"), prefix_cache_bytes=LIMIT) as rig:
         yield rig
 
 
@@ -158,7 +158,7 @@ def test_200_rounds_end_at_the_same_memory(rig):
 
 def test_the_process_stays_within_the_plan_and_gives_memory_back(checkpoint):
     limit, before = 32 << 20, resident_bytes()
-    with Rig(checkpoint("qwen3_5_moe"), memory_limit=80 << 20, prefix_cache_bytes=limit, threads=1) as rig:
+    with Rig(checkpoint("qwen3_5_moe"), memory_limit=80 << 20, prefix_cache_bytes=limit) as rig:
         planned = sum(rig.runtime.memory_bytes.values())
         assert limit < planned <= 80 << 20
         for seed in range(100):

@@ -192,7 +192,7 @@ def test_a_cache_of_one_snapshot(checkpoint):
     """The least that is one: a slot and a page. It changes hands."""
     use = load(checkpoint("qwen3_5_moe")).state_use
     least = use["slot_bytes"] + use["page_bytes"]
-    with Rig(checkpoint("qwen3_5_moe"), prefix_cache_bytes=least, threads=1) as rig:
+    with Rig(checkpoint("qwen3_5_moe"), prefix_cache_bytes=least) as rig:
         for seed in range(4):
             prompt = TOKENS[seed : seed + 40].tolist()
             assert [rig.reused(prompt)[0] for _ in range(2)] == [0, 39]

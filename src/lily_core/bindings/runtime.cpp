@@ -139,14 +139,14 @@ void bind_runtime(nb::module_& m) {
           "__init__",
           [](BoundRuntime* self, const std::string& folder, const ModelConfig& config, const std::string& device,
              const std::string& dtype, std::optional<std::uint32_t> max_context, std::uint32_t model_context,
-             std::uint64_t memory_limit, std::optional<std::uint64_t> prefix_cache_bytes, std::uint32_t threads,
-             const std::string& debug, const std::optional<std::function<void(std::uint64_t, std::uint64_t)>>& progress) {
+             std::uint64_t memory_limit, std::optional<std::uint64_t> prefix_cache_bytes, const std::string& debug,
+             const std::optional<std::function<void(std::uint64_t, std::uint64_t)>>& progress) {
             new (self) BoundRuntime(
                 folder, config,
-                {device, dtype, {max_context, model_context, memory_limit, prefix_cache_bytes}, {threads, debug}}, progress);
+                {device, dtype, {max_context, model_context, memory_limit, prefix_cache_bytes}, debug}, progress);
           },
           "folder"_a, "config"_a, nb::kw_only(), "device"_a = "auto", "dtype"_a = "auto", "max_context"_a = nb::none(),
-          "model_context"_a = 0, "memory_limit"_a, "prefix_cache_bytes"_a = nb::none(), "threads"_a = 0, "debug"_a = "",
+          "model_context"_a = 0, "memory_limit"_a, "prefix_cache_bytes"_a = nb::none(), "debug"_a = "",
           "progress"_a = nb::none())
       .def_prop_ro("device", [](const BoundRuntime& r) { return r.get()->device_name(); })
       .def_prop_ro("device_description", [](const BoundRuntime& r) { return r.get()->device_description(); })

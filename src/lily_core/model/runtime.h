@@ -27,7 +27,7 @@ struct RuntimeOptions {
   std::string device = "auto";  // or a device's name
   std::string dtype = "auto";   // or the operand type of matrix products
   MemoryOptions memory;
-  DeviceOptions device_options;
+  std::string debug;            // switches of the device
 };
 
 // The caller set a CancelFlag. What was computed is lost, the timeline is as before the call.
