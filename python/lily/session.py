@@ -7,7 +7,6 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from errno import EISDIR, ENOENT
 from operator import index
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +21,7 @@ from .keywords import names_nearest_keyword
 from .owner import Owner, Request, Steps
 from .prefix_cache import PrefixCache
 from .progress import Progress, ProgressOption, ProgressReport
-from .state_file import StateFile
+from .state_file import StateFile, check_target
 from .token_ids import check_token_ids
 
 
@@ -175,10 +174,7 @@ class Session:
         model's files were replaced before the first save: nothing would say which model the state is of.
         """
         path = Path(path)
-        if path.is_dir():
-            raise IsADirectoryError(EISDIR, "a session is saved to a file, but this is a folder", str(path))
-        if not path.parent.is_dir():
-            raise FileNotFoundError(ENOENT, "there is no such folder to save a session to", str(path.parent))
+        check_target(path)
         with self._lock:
             timeline = self._open_timeline()
             if not self._token_ids:

@@ -70,8 +70,6 @@ class StateFile:
 
     def write(self, path: Path) -> None:
         """Write the file as a whole or not at all: to a temporary name, onto the disk, then renamed. Raises OSError."""
-        if path.exists() and not path.is_file():
-            raise OSError(errno.EINVAL, "a state is saved to a file, and this is none", str(path))
         tensors = {name: np.ascontiguousarray(values) for name, values in self.tensors().items()}
         header = _header(tensors, {"format": FORMAT, "num_layers": str(len(self.kv)), **self.fingerprints})
         temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
@@ -167,6 +165,16 @@ def _content(path: Path) -> NDArray[np.uint8]:
 
 def _open(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)  # or a pipe would wait for a writer
+
+
+def check_target(path: Path) -> None:
+    """Raises OSError for where no file can be written, and where one would take the place of something else."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "a session is saved to a file, but this is a folder", str(path))
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "a session is saved to a file, and this is none", str(path))
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder to save a session to", str(path.parent))
 
 
 def snapshot_error(path: Path, reason: str) -> SnapshotError:
