@@ -12,7 +12,7 @@ from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Unpack, cast, get_args, overload
+from typing import Final, Unpack, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,8 @@ from .async_stream import AsyncStream
 from .chat_template import RenderedPrompt, load_chat_template
 from .config import ModelConfig, load_config
 from .disk_cache import DiskCache
-from .errors import CancelledError, CheckpointError
+from .engine_options import DeviceName, DtypeName, check_max_context, check_options
+from .errors import CancelledError
 from .fingerprint import fingerprints, identity
 from .generation import Generation
 from .hub import find_model
@@ -33,7 +34,7 @@ from .messages import Message
 from .outputs import ChatChunk, ChatReply, Chunk, Completion
 from .owner import Owner, Request, Steps
 from .params import SamplingOverrides, SamplingParams, merged_params
-from .planner import ChatOptions, Planner, Prompt, tokenize
+from .planner import ChatOptions, Planner, Prompt, is_single, tokenize
 from .prefix_cache import PrefixCache
 from .progress import Progress, ProgressOption, ProgressReport, wants_progress
 from .reasoning import Reasoning, read_reasoning
@@ -42,12 +43,8 @@ from .session import Session, context_length_error, decode_sessions, locked
 from .state_file import StateFile, snapshot_error
 from .stream import ChatStream, Stream
 from .token_ids import check_token_ids
-from .tokenizer import Tokenizer
+from .tokenizer import Tokenizer, check_stop_ids
 from .tools import ToolLike, as_tools
-
-DeviceName = Literal["auto", "metal", "cuda", "cpu"]
-DtypeName = Literal["auto", "float32", "float16", "bfloat16"]
-
 
 _log: Final = logging.getLogger("lily")
 _numbers: Final = count()
@@ -90,18 +87,22 @@ class Engine:
         chat_template: str | Path | None = None,
         progress: ProgressOption = None,
     ) -> None:
-        _check_paths(model=model, cache_dir=cache_dir, chat_template=chat_template)
-        _check_progress(progress)
-        _check_choice("device", device, get_args(DeviceName))
-        _check_choice("dtype", dtype, get_args(DtypeName))
+        check_options(
+            model=model,
+            device=device,
+            dtype=dtype,
+            cache_dir=cache_dir,
+            chat_template=chat_template,
+            progress=progress,
+        )
         self._model = str(model)
         self._progress = progress
         folder = find_model(model, revision)
         self._config = load_config(folder)
-        _check_max_context(max_context, self._config.max_position_embeddings)
+        check_max_context(max_context, self._config.max_position_embeddings)
         self._memory_limit = default_limit() if memory_limit is None else parse_bytes(memory_limit)
         self._tokenizer = Tokenizer(folder, self._config.vocab_size)
-        _check_stop_ids(folder, self._config, self._tokenizer)
+        check_stop_ids(folder, self._tokenizer, self._config.stop_token_ids)
         files = identity(folder)
         self._chat_template = load_chat_template(folder, self._tokenizer, chat_template)
         self._running: list[_core.Timeline] = []  # of generations; used by the owner thread only
@@ -191,7 +192,7 @@ class Engine:
         TypeError for an unknown keyword.
         """
         completions = [self._stream(plan).result() for plan in self._plans(prompt, params, overrides)]
-        return completions[0] if _is_single(prompt) else completions
+        return completions[0] if is_single(prompt) else completions
 
     def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Unpack[SamplingOverrides]
@@ -218,7 +219,7 @@ class Engine:
         """As generate, for event loops. Cancelling the task cancels the request at its next step."""
         plans = await asyncio.to_thread(self._plans, prompt, params, overrides)
         completions = [await AsyncStream(partial(self._stream, plan)).result() for plan in plans]
-        return completions[0] if _is_single(prompt) else completions
+        return completions[0] if is_single(prompt) else completions
 
     def astream(
         self, prompt: Prompt, params: SamplingParams | None = None, **overrides: Unpack[SamplingOverrides]
@@ -453,7 +454,7 @@ class Engine:
         return self._planner.prompt_ids(prompt)
 
     def _plan_one(self, prompt: Prompt, params: SamplingParams | None, overrides: SamplingOverrides) -> Generation:
-        if not _is_single(prompt):
+        if not is_single(prompt):
             raise TypeError("a stream takes one prompt, text or token ids; generate takes a list of them")
         return self._planner.plan(self._prompt_ids(prompt), merged_params(params, overrides))
 
@@ -462,9 +463,9 @@ class Engine:
     ) -> list[Generation]:
         """A plan for each prompt: all are checked before the first one starts."""
         given = merged_params(params, overrides)
-        prompts = [cast(Prompt, prompt)] if _is_single(prompt) else cast(list[Prompt], prompt)
+        prompts = [cast(Prompt, prompt)] if is_single(prompt) else cast(list[Prompt], prompt)
         for place, one in enumerate(prompts):
-            if not _is_single(one):
+            if not is_single(one):
                 raise TypeError(f"prompt {place} of the list is a list of prompts itself")
         return [self._planner.plan(self._prompt_ids(one), given) for one in prompts]
 
@@ -490,53 +491,3 @@ def _closing(runtime: _core.Runtime, disk: DiskCache | None) -> Callable[[], Non
             runtime.close()
 
     return close
-
-
-def _is_single(prompt: object) -> bool:
-    if isinstance(prompt, str):
-        return True
-    if not isinstance(prompt, (Sequence, np.ndarray)):
-        raise TypeError(f"a prompt is text or token ids, or a list of either, not {type(prompt).__name__}")
-    return len(prompt) == 0 or not isinstance(prompt[0], (Sequence, np.ndarray))
-
-
-def _check_paths(*, model: str | Path, cache_dir: str | Path | None, chat_template: str | Path | None) -> None:
-    for name, value in (("model", model), ("cache_dir", cache_dir), ("chat_template", chat_template)):
-        if not isinstance(value, (str, Path)) and not (value is None and name != "model"):
-            raise TypeError(f"{name} must be a str or a Path, not {type(value).__name__}")
-    if cache_dir == "":  # Path("") is the current folder, which nobody asked for
-        raise ValueError("cache_dir is empty; give a folder ('.' is the current one)")
-
-
-def _check_progress(progress: ProgressOption) -> None:
-    if progress is not None and not isinstance(progress, bool) and not callable(progress):
-        raise TypeError(f"progress must be True, False or a function of (done, total), not {type(progress).__name__}")
-
-
-def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, choices))}")
-
-
-def _check_stop_ids(folder: Path, config: ModelConfig, tokenizer: Tokenizer) -> None:
-    unknown = [token_id for token_id in config.stop_token_ids if token_id not in tokenizer.known_ids]
-    if unknown:
-        path = folder / "tokenizer.json"
-        raise CheckpointError(
-            f"{path} has no token of the id {unknown[0]}, which config.json or generation_config.json names as "
-            "eos_token_id: the files are of different checkpoints",
-            path=str(path),
-            field="eos_token_id",
-            found=str(unknown[0]),
-        )
-
-
-def _check_max_context(max_context: int | None, model_limit: int | None) -> None:
-    if max_context is None:
-        return
-    if isinstance(max_context, bool) or not isinstance(max_context, int):
-        raise TypeError(f"max_context must be an int of tokens, not {type(max_context).__name__}")
-    if max_context < 1:
-        raise ValueError(f"max_context is {max_context}; it must be at least 1 token")
-    if model_limit is not None and max_context > model_limit:
-        raise ValueError(f"max_context is {max_context}, more than the model's limit of {model_limit} tokens")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 
 import numpy as np
@@ -65,6 +65,17 @@ def prefill_chunks(
     return drawn
 
 
+@dataclass(slots=True, kw_only=True)
+class _Course:
+    """What a running request has done so far. Times are those of perf_counter."""
+
+    cached_tokens: int
+    started: float
+    first_token: float = 0.0
+    output_ids: list[int] = field(default_factory=list)
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
     """Everything that a request needs, checked before it starts.
@@ -96,23 +107,11 @@ class Generation:
 
         running: the timelines of all requests on this engine; without room for one more this waits for one of them.
         """
-        num_tokens = cached_tokens = 0
-        while True:
-            try:
-                timeline, cached_tokens = self._admit(runtime, cache)
-                break
-            except MemoryLimitError:
-                if not running:
-                    raise
-            yield None
+        timeline, cached_tokens = yield from self._wait_for_room(runtime, running, cache)
         running.append(timeline)
         request.push(Started(cached_tokens, len(self.prompt_token_ids)))
-        started = perf_counter()
-        output_ids: list[int] = []
+        course = _Course(cached_tokens=cached_tokens, started=perf_counter())
         try:
-            if self.sampling.has_penalties:
-                timeline.set_token_counts(self.prompt_token_ids.tolist(), [])
-            given = self.sampling.given
             drawing = Drawing(
                 self.sampling,
                 self.seed,
@@ -120,61 +119,29 @@ class Generation:
                 forbidden_token_ids=self.forbidden_token_ids,
                 guide=self.guide,
             )
-            text = Detokenizer(
-                self.id_to_bytes, tuple(given.stop), include_stop_str_in_output=given.include_stop_str_in_output
-            )
-            scored = None
-            if given.prompt_logprobs is not None:
-                scored = yield from prompt_steps(
-                    request,  # type: ignore[arg-type]  # a queue of more than Progress takes Progress too
-                    runtime,
-                    timeline,
-                    self.prompt_token_ids,
-                    len(self.token_bytes),
-                    given.prompt_logprobs,
-                )
-            drawn = yield from prefill_chunks(
-                request,  # type: ignore[arg-type]
-                runtime,
-                timeline,
-                self.prompt_token_ids,
-                cache,
-                drawing.first(timeline),
-            )
-            first_token = perf_counter()
-            while drawn is not None:
-                num_tokens += 1
-                output_ids.append(drawn.token_id)
-                piece, finish_reason, stop_reason = self._read(text, drawn.token_id, num_tokens)
-                if self.guide is not None and finish_reason != "stop":
-                    self.guide.push(drawn.token_id)
-                    if self.guide.finished:
-                        piece, finish_reason = piece + ("" if finish_reason else text.flush()), "stop"
-                logprob = self._logprob(drawn) if given.logprobs is not None else None
-                if finish_reason is not None:
-                    yield Chunk(
-                        text=piece,
-                        token_id=drawn.token_id,
-                        logprob=logprob,
-                        finish_reason=finish_reason,
-                        stop_reason=stop_reason,
-                        prompt_logprobs=None if scored is None else (None, *map(self._logprob, scored)),
-                        usage=self._usage(num_tokens, cached_tokens),
-                        timing=self._timing(started, first_token, num_tokens, cached_tokens),
-                    )
-                    return
-                yield Chunk(text=piece, token_id=drawn.token_id, logprob=logprob)
-                sampling, mask = drawing.next(timeline, num_tokens)
-                (drawn,) = runtime.decode([timeline], None, sampling=[sampling], masks=[mask])
+            drawn = yield from self._prefill(request, runtime, timeline, cache, drawing, course)
+            yield from self._decode(runtime, timeline, drawing, drawn, course)
         except CancelledError as error:
-            error.usage = self._usage(num_tokens, cached_tokens)
+            error.usage = self._usage(course)
             raise
         finally:
-            if cache is not None and num_tokens > 1:  # the answer is the beginning of what comes next
-                computed = np.array(output_ids[:-1], np.uint32)
+            if cache is not None and len(course.output_ids) > 1:  # the answer is the beginning of what comes next
+                computed = np.array(course.output_ids[:-1], np.uint32)
                 cache.keep(np.concatenate([self.prompt_token_ids, computed])[: timeline.num_tokens], timeline)
             running.remove(timeline)
             timeline.close()
+
+    def _wait_for_room(
+        self, runtime: _core.Runtime, running: Sequence[_core.Timeline], cache: PrefixCache | None
+    ) -> Steps[Chunk | Progress, tuple[_core.Timeline, int]]:
+        """As _admit, once there is memory: requests that run give theirs back."""
+        while True:
+            try:
+                return self._admit(runtime, cache)
+            except MemoryLimitError:
+                if not running:
+                    raise
+            yield None
 
     def _admit(self, runtime: _core.Runtime, cache: PrefixCache | None) -> tuple[_core.Timeline, int]:
         """A timeline with memory for the whole request, and the number of prompt tokens it holds already."""
@@ -192,6 +159,81 @@ class Generation:
             timeline.close()
             raise
         return timeline, cached_tokens
+
+    def _prefill(
+        self,
+        request: Request[Chunk | Progress, None],
+        runtime: _core.Runtime,
+        timeline: _core.Timeline,
+        cache: PrefixCache | None,
+        drawing: Drawing,
+        course: _Course,
+    ) -> Steps[Chunk | Progress, _core.SampleResult]:
+        """Compute the prompt, and its log-probabilities where they are wanted; returns the first drawn token."""
+        if self.sampling.has_penalties:
+            timeline.set_token_counts(self.prompt_token_ids.tolist(), [])
+        num_logprobs = self.sampling.given.prompt_logprobs
+        if num_logprobs is not None:
+            results = yield from prompt_steps(
+                request,  # type: ignore[arg-type]  # a queue of more than Progress takes Progress too
+                runtime,
+                timeline,
+                self.prompt_token_ids,
+                len(self.token_bytes),
+                num_logprobs,
+            )
+            course.prompt_logprobs = (None, *map(self._logprob, results))
+        drawn = yield from prefill_chunks(
+            request,  # type: ignore[arg-type]
+            runtime,
+            timeline,
+            self.prompt_token_ids,
+            cache,
+            drawing.first(timeline),
+        )
+        assert drawn is not None  # sampling was given
+        course.first_token = perf_counter()
+        return drawn
+
+    def _decode(
+        self,
+        runtime: _core.Runtime,
+        timeline: _core.Timeline,
+        drawing: Drawing,
+        drawn: _core.SampleResult,
+        course: _Course,
+    ) -> Steps[Chunk | Progress, None]:
+        """Yield a Chunk for `drawn` and each token behind it, until one ends the request."""
+        given, output_ids, guide = self.sampling.given, course.output_ids, self.guide
+        text = Detokenizer(
+            self.id_to_bytes, tuple(given.stop), include_stop_str_in_output=given.include_stop_str_in_output
+        )
+        while True:
+            output_ids.append(drawn.token_id)
+            num_tokens = len(output_ids)
+            piece, finish_reason, stop_reason = self._read(text, drawn.token_id, num_tokens)
+            if guide is not None and finish_reason != "stop":
+                guide.push(drawn.token_id)
+                if guide.finished:
+                    piece, finish_reason = piece + ("" if finish_reason else text.flush()), "stop"
+            logprob = self._logprob(drawn) if given.logprobs is not None else None
+            if finish_reason is not None:
+                break
+            yield Chunk(text=piece, token_id=drawn.token_id, logprob=logprob)
+            sampling, mask = drawing.next(timeline, num_tokens)
+            (result,) = runtime.decode([timeline], None, sampling=[sampling], masks=[mask])
+            assert result is not None
+            drawn = result
+        yield Chunk(
+            text=piece,
+            token_id=drawn.token_id,
+            logprob=logprob,
+            finish_reason=finish_reason,
+            stop_reason=stop_reason,
+            prompt_logprobs=course.prompt_logprobs,
+            usage=self._usage(course),
+            timing=self._timing(course),
+        )
 
     def _read(
         self, text: Detokenizer, token_id: int, num_tokens: int
@@ -222,17 +264,20 @@ class Generation:
 
         return entry(drawn.token_id, drawn.logprob, tuple(entry(*pair) for pair in drawn.top_logprobs))
 
-    def _usage(self, num_tokens: int, cached_tokens: int) -> Usage:
+    def _usage(self, course: _Course) -> Usage:
         return Usage(
-            prompt_tokens=len(self.prompt_token_ids), completion_tokens=num_tokens, cached_tokens=cached_tokens
+            prompt_tokens=len(self.prompt_token_ids),
+            completion_tokens=len(course.output_ids),
+            cached_tokens=course.cached_tokens,
         )
 
-    def _timing(self, started: float, first_token: float, num_tokens: int, cached_tokens: int) -> Timing:
-        prefill, decode = first_token - started, perf_counter() - first_token
+    def _timing(self, course: _Course) -> Timing:
+        prefill, decode = course.first_token - course.started, perf_counter() - course.first_token
+        computed_tokens = len(self.prompt_token_ids) - course.cached_tokens
         return Timing(
-            queue_seconds=started - self.submitted,
+            queue_seconds=course.started - self.submitted,
             prefill_seconds=prefill,
             decode_seconds=decode,
-            prefill_tokens_per_second=(len(self.prompt_token_ids) - cached_tokens) / prefill if prefill > 0 else 0.0,
-            decode_tokens_per_second=(num_tokens - 1) / decode if decode > 0 else 0.0,
+            prefill_tokens_per_second=computed_tokens / prefill if prefill > 0 else 0.0,
+            decode_tokens_per_second=(len(course.output_ids) - 1) / decode if decode > 0 else 0.0,
         )

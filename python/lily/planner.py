@@ -9,6 +9,8 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Final, Unpack
 
+import numpy as np
+
 from .answer import AnswerRules, ResponseFormat, ToolChoice, answer_rules
 from .calls import OPEN
 from .chat_template import ChatTemplate, RenderedPrompt
@@ -170,3 +172,12 @@ def tokenize(tokenizer: Tokenizer, text: str, *, allow_special: bool = False) ->
     if isinstance(text, RenderedPrompt):
         return text.token_ids(tokenizer)
     return tokenizer.encode(text, allow_special=allow_special)
+
+
+def is_single(prompt: object) -> bool:
+    """Whether this is one prompt, not a list of them. Raises TypeError for what is neither."""
+    if isinstance(prompt, str):
+        return True
+    if not isinstance(prompt, (Sequence, np.ndarray)):
+        raise TypeError(f"a prompt is text or token ids, or a list of either, not {type(prompt).__name__}")
+    return len(prompt) == 0 or not isinstance(prompt[0], (Sequence, np.ndarray))

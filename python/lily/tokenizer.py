@@ -6,7 +6,7 @@ import json
 import operator
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -149,6 +149,20 @@ def special_token_texts(folder: Path) -> dict[str, str]:
 def read_tokenizer_config(folder: Path) -> dict[str, object]:
     """tokenizer_config.json as a dict; empty without the file. Raises CheckpointError if it is broken."""
     return read_json(folder / "tokenizer_config.json") or {}
+
+
+def check_stop_ids(folder: Path, tokenizer: Tokenizer, stop_token_ids: Collection[int]) -> None:
+    """Raises CheckpointError if the configuration of a checkpoint stops at ids that its tokenizer does not have."""
+    unknown = [token_id for token_id in stop_token_ids if token_id not in tokenizer.known_ids]
+    if unknown:
+        path = folder / "tokenizer.json"
+        raise CheckpointError(
+            f"{path} has no token of the id {unknown[0]}, which config.json or generation_config.json names as "
+            "eos_token_id: the files are of different checkpoints",
+            path=str(path),
+            field="eos_token_id",
+            found=str(unknown[0]),
+        )
 
 
 def _load(path: Path) -> tuple[tokenizers.Tokenizer, list[dict[str, Any]]]:

@@ -16,7 +16,7 @@ from typing import Final, get_args
 from tqdm.auto import tqdm
 
 from lily import Engine, _core
-from lily.engine import DeviceName
+from lily.engine_options import DeviceName
 from lily.errors import DeviceError, MemoryLimitError
 from lily.machine import describe_machine, sysctl, versions
 from lily.memory import DEFAULT_MEMORY_FRACTION, available_bytes, default_limit, format_bytes, total_bytes

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias, get_args
 
 from lily import Engine, SamplingParams
-from lily.engine import DeviceName, DtypeName
+from lily.engine_options import DeviceName, DtypeName
 from lily.log import LEVELS, VARIABLE
 from lily.progress import ProgressOption
 
