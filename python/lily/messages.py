@@ -135,12 +135,14 @@ def _text(index: int, role: str, content: object, *, required: bool) -> str:
         return ""
     if isinstance(content, Sequence):
         texts = []
-        for part in content:
+        for place, part in enumerate(content):
             kind = part.get("type", "text") if isinstance(part, Mapping) else type(part).__name__
             text = part.get("text") if isinstance(part, Mapping) else None
             if kind == "text" and not isinstance(text, str):
+                found = f"is {type(text).__name__}" if "text" in part else "is missing"
                 raise ChatTemplateError(
-                    f"message {index} ({role}) holds a text part without a string as its text",
+                    f"message {index} ({role}): content[{place}] is a text part, whose field 'text' {found}; "
+                    "it must be a string",
                     message_index=index,
                     role=role,
                 )

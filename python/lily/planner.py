@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from time import perf_counter
 from typing import Final, Unpack
@@ -131,7 +131,8 @@ class Planner:
         max_tokens = max(room, 1) if params.max_tokens is None else params.max_tokens
         if max_tokens > room:
             raise context_length_error(len(prompt), max_tokens, self._max_context)
-        check_token_ids([*params.stop_token_ids, *(params.logit_bias or ())], self._config.vocab_size)
+        self._check_ids("stop_token_ids", params.stop_token_ids)
+        self._check_ids("logit_bias", params.logit_bias or ())
         rules = rules or AnswerRules(grammar=params_grammar(params))
         own = () if params.ignore_eos else self._config.stop_token_ids
         stop_token_ids = frozenset(own) | frozenset(params.stop_token_ids)
@@ -147,6 +148,14 @@ class Planner:
             guide=self._guide(prompt.tolist(), params, rules.grammar, stop_token_ids),
             forbidden_token_ids=self._forbidden(rules),
         )
+
+    def _check_ids(self, name: str, token_ids: Iterable[int]) -> None:
+        size = self._config.vocab_size
+        for token_id in token_ids:
+            if not 0 <= token_id < size:
+                raise ValueError(
+                    f"{name} holds the token id {token_id}, outside of the vocabulary of {size} (0 to {size - 1})"
+                )
 
     def _forbidden(self, rules: AnswerRules) -> frozenset[int]:
         call = self._tokenizer.added_tokens.get(OPEN) if rules.forbids_calls else None

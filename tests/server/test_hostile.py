@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 import lily
 from lily.server import protocol
-from lily.server.body import nesting
+from lily.server.body import structure
 from lily.server.chat import ChatRequest
 from lily.server.completions import CompletionRequest
 from lily.server.messages import CountRequest, MessagesRequest
-from lily.server.options import MAX_BODY_BYTES, MAX_JSON_DEPTH
+from lily.server.options import MAX_BODY_BYTES, MAX_JSON_CONTAINERS, MAX_JSON_DEPTH
 from lily.server.prompts import ApplyTemplateRequest, TokenizeRequest
 from lily.server.responses import ResponsesRequest
 from lily.server.schemas import SamplingFields
@@ -71,7 +71,7 @@ def check_error(status: int, body: bytes, *expected: int) -> str:
         (b"", "not JSON"),
         (b"{", "not JSON"),
         (b"\x00", "not JSON"),
-        (b'{"model": "\xff\xfe"}', "UTF-8"),
+        (b'{"model": "\xff\xfe"}', "not UTF-8 text (byte 0xff at place 11)"),
         (b'{"model": "\xed\xa0\x80"}', "UTF-8"),
         (b"[" * 100_000, "nested"),
         (b'{"messages": ' + b"[" * 200 + b"]" * 200 + b"}", "nested"),
@@ -201,13 +201,26 @@ def test_wrong_types_at_every_depth(live: Live, route: str) -> None:
         (CHAT, {"messages": ASK, "response_format": {"type": "x"}}, "response_format", "'json_object'"),
         (CHAT, {"messages": ASK, "logit_bias": {"1_0": 1}}, "logit_bias", "'1_0' is no such id"),
         (CHAT, {"messages": ASK, "logit_bias": {"٣": 1}}, "logit_bias", "is no such id"),
+        (CHAT, {"messages": ASK, "logit_bias": {"4096": 1}}, "logit_bias", "4096, outside of the vocabulary of 4096"),
+        (CHAT, {"messages": ASK, "stop_token_ids": [5000]}, "stop_token_ids", "5000, outside of the vocabulary"),
+        (CHAT, {"messages": ASK, "reasoning_effort": "x"}, "reasoning_effort", "'x'; allowed are 'high', 'low'"),
         (CHAT, {"messages": [{"role": "robot"}]}, "messages[0]", "'robot'"),
+        (CHAT, {"messages": [{"role": "user", "content": [{"text": 1}]}]}, "messages[0]", "'text' is int"),
         ("/v1/completions", {"prompt": [True]}, "prompt", "token ids"),
         ("/v1/responses", {"input": "x", "max_output_tokens": 0}, "max_output_tokens", "max_output_tokens is 0"),
         ("/v1/responses", {"input": []}, "input", "input must be a list"),
         ("/v1/responses", {"input": [{"role": "robot", "content": "x"}]}, "input[0]", "'robot'"),
         ("/v1/responses", {"input": [{"type": "reasoning", "summary": 5}]}, "input[0]", "lists of parts"),
+        ("/v1/responses", {"input": "x", "reasoning": {"effort": "x"}}, "reasoning.effort", "'minimal', 'none'"),
+        (
+            "/v1/responses",
+            {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
+            "input[0].content[0].text",
+            "field 'text' is missing",
+        ),
         ("/v1/messages", {"messages": ASK, "max_tokens": 1, "stop_sequences": [""]}, None, "stop_sequences holds"),
+        ("/v1/messages", {"messages": ASK, "max_tokens": 1, "thinking": {"type": "x"}}, None, "'adaptive', 'disabled'"),
+        ("/v1/messages", {"messages": ASK, "max_tokens": 1, "system": [{"type": "text"}]}, None, "'text' is missing"),
     ],
 )
 def test_errors_name_fields_as_the_route_does(
@@ -268,13 +281,21 @@ def test_deep_nesting_inside_of_texts(live: Live) -> None:
     )
 )
 @settings(max_examples=50)
-def test_nesting_is_counted_outside_of_strings(value: Any) -> None:
-    def depth(value: Any) -> int:
+def test_brackets_are_counted_outside_of_strings(value: Any) -> None:
+    def count(value: Any) -> tuple[int, int]:
         if isinstance(value, str):
-            return 0
-        return 1 + max(map(depth, value.values() if isinstance(value, dict) else value), default=0)
+            return 0, 0
+        inner = [count(each) for each in (value.values() if isinstance(value, dict) else value)]
+        return 1 + max((depth for depth, _ in inner), default=0), 1 + sum(number for _, number in inner)
 
-    assert nesting(json.dumps(value).encode()) == depth(value)
+    assert structure(json.dumps(value).encode()) == count(value)
+
+
+def test_messages_beyond_all_contexts_are_counted_before_they_are_read(live: Live) -> None:
+    for number, hint in ((MAX_JSON_CONTAINERS - 2, "2048"), (500_000, "has 500002 objects and lists")):
+        messages = b",".join([b'{"role":"user","content":"x"}'] * number)
+        response = live.client.post(CHAT, content=b'{"messages":[' + messages + b"]}")
+        assert hint in check_error(*_pair(response), 400)
 
 
 def test_nesting_at_its_limit(live: Live) -> None:

@@ -1,25 +1,25 @@
-"""The body of a request: read within limits of size, time and nesting, then decoded into its schema."""
+"""The body of a request: read within limits of size, time, nesting and number, then decoded into its schema."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import re
-from typing import Final, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
 from starlette.requests import ClientDisconnect, Request
 
 from .errors import ApiError, invalid
-from .options import BODY_SECONDS, MAX_BODY_BYTES, MAX_JSON_DEPTH
+from .options import BODY_SECONDS, MAX_BODY_BYTES, MAX_JSON_CONTAINERS, MAX_JSON_DEPTH
 
 Schema = TypeVar("Schema")  # a msgspec.Struct
 
 _log: Final = logging.getLogger("lily.server")
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
-_STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: one level in, one level out
-_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[{]}"))
+_NO_STRUCTURE: Final = bytes(set(range(256)) - set(b'"[{]}'))
+_STEPS: Final = bytes.maketrans(b'"[{]}', b"\x00\x01\x01\xff\xff")  # as signed bytes: one level in, one level out
 _VALIDATION_PATH: Final = re.compile(r"(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?", re.DOTALL)
 
 
@@ -44,28 +44,68 @@ async def read_body(request: Request) -> bytes:
 
 def decode(body: bytes, decoder: msgspec.json.Decoder[Schema]) -> Schema:
     """Raises ApiError 400 for what is no JSON, nested too deeply or of a wrong type, naming the field."""
-    # Few brackets cannot be nested deeply: most bodies need no closer look.
-    if body.count(b"[") + body.count(b"{") > MAX_JSON_DEPTH and (depth := nesting(body)) > MAX_JSON_DEPTH:
-        raise invalid(None, f"the body is nested {depth} levels deep; at most {MAX_JSON_DEPTH} are supported")
+    # Few brackets cannot be nested deeply: many bodies need no closer look.
+    if body.count(b"[") + body.count(b"{") > MAX_JSON_DEPTH:
+        depth, containers = structure(body)
+        if depth > MAX_JSON_DEPTH:
+            raise invalid(None, f"the body is nested {depth} levels deep; at most {MAX_JSON_DEPTH} are supported")
+        if containers > MAX_JSON_CONTAINERS:
+            raise invalid(
+                None,
+                f"the body has {containers} objects and lists, such as messages and their parts; "
+                f"at most {MAX_JSON_CONTAINERS} are supported",
+            )
     try:
         decoded = decoder.decode(body)
     except msgspec.ValidationError as error:
         match = _VALIDATION_PATH.fullmatch(str(error))
         message, param = (match[1], match[2]) if match else (str(error), None)
+        if message.startswith("Invalid enum value") and (allowed := _allowed_values(decoder.type, param or "")):
+            message += f"; allowed are {', '.join(map(repr, allowed))}"
         raise invalid(param or None, f"{message}{f', in {param}' if param else ''}") from None
-    except UnicodeDecodeError as error:
-        raise ApiError(400, f"the body is not UTF-8: {error.reason}", code="invalid_json") from None
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ApiError(400, f"the body is not JSON that can be read: {error}", code="invalid_json") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiError(400, _unreadable(body, error), code="invalid_json") from None
     if _log.isEnabledFor(logging.DEBUG) and isinstance(decoded, msgspec.Struct):
         _report_unknown(body, decoded)
     return decoded
 
 
-def nesting(body: bytes) -> int:
-    """How deep brackets are nested outside of strings; nothing else about the text is checked."""
-    steps = np.frombuffer(_STRING.sub(b"", body).translate(_STEPS, _NO_BRACKETS), np.int8)
-    return int(np.cumsum(steps, dtype=np.int32).max(initial=0))
+def _unreadable(body: bytes, error: Exception) -> str:
+    try:
+        body.decode()
+    except UnicodeDecodeError as wrong:
+        return f"the body is not UTF-8 text (byte 0x{body[wrong.start]:02x} at place {wrong.start})"
+    return f"the body is not JSON that can be read: {error}"
+
+
+def structure(body: bytes) -> tuple[int, int]:
+    """How deep brackets are nested outside of strings, and how many open; nothing else about the text is checked."""
+    unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in body else body
+    text = unescaped.translate(None, _NO_STRUCTURE)
+    steps = np.frombuffer(text.translate(_STEPS), np.int8)
+    outside = ~np.logical_xor.accumulate(np.frombuffer(text, np.uint8) == ord('"'))
+    steps = steps[outside]
+    return int(np.cumsum(steps, dtype=np.int32).max(initial=0)), int(np.count_nonzero(steps > 0))
+
+
+def _allowed_values(schema: Any, path: str) -> Sequence[object]:
+    """The values of the field at `path` ("tool_choice.type") of a schema, if it has one of a fixed set."""
+    kinds = [msgspec.inspect.type_info(schema)]
+    for name in path.split("."):
+        structs = [kind for kind in _members(kinds) if isinstance(kind, msgspec.inspect.StructType)]
+        kinds = [field.type for struct in structs for field in struct.fields if field.encode_name == name]
+    return [value for kind in _members(kinds) if isinstance(kind, msgspec.inspect.LiteralType) for value in kind.values]
+
+
+def _members(kinds: Sequence[msgspec.inspect.Type]) -> Iterator[msgspec.inspect.Type]:
+    """The types, and those that unions and annotations are made of."""
+    for kind in kinds:
+        if isinstance(kind, msgspec.inspect.UnionType):
+            yield from _members(kind.types)
+        elif isinstance(kind, msgspec.inspect.Metadata):
+            yield from _members([kind.type])
+        else:
+            yield kind
 
 
 def _report_unknown(body: bytes, decoded: msgspec.Struct) -> None:

@@ -96,6 +96,14 @@ def invalid(param: str | None, message: str) -> ApiError:
     return ApiError(400, message, code="invalid_value", param=param)
 
 
+def without_text(where: str, part: Mapping[str, object]) -> ApiError:
+    """The error of a text part (or block) whose text is not there, or no string."""
+    found = f"is {type(part['text']).__name__}" if "text" in part else "is missing"
+    return invalid(
+        f"{where}.text", f"{where} is of type {part['type']!r}, but its field 'text' {found}; it must be a string"
+    )
+
+
 def describe(error: BaseException, *, running: bool, names: Mapping[str, str] = NO_NAMES) -> ApiError:
     """What a client is told about an error of the engine.
 

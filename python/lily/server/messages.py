@@ -16,7 +16,7 @@ from ..planner import ChatOptions
 from ..reasoning import Reasoning
 from .billing import without_billing_lines
 from .blocks import BlockForm
-from .errors import ApiError, invalid, unsupported
+from .errors import ApiError, invalid, unsupported, without_text
 from .reply import named_sse
 from .run import Run
 from .schemas import Fields, JsonObject, ReasoningEffort, TemplateOptions, reasoning_option
@@ -242,7 +242,7 @@ def _block_text(where: str, block: object) -> str:
     if not isinstance(block, dict) or kind != "text":
         raise unsupported(where, f"{where} is a block of type {kind!r}, which is not supported here")
     if not isinstance(block.get("text"), str):
-        raise invalid(where, f"{where} is a block of type 'text' without a text")
+        raise without_text(where, block)
     return str(block["text"])
 
 

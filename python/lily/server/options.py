@@ -8,6 +8,7 @@ from typing import Final
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024  # many times the text of the longest context
 MAX_HEADER_BYTES: Final = 64 * 1024
 MAX_JSON_DEPTH: Final = 128
+MAX_JSON_CONTAINERS: Final = 200_000  # objects and lists: more than the messages and parts that fill a context
 MAX_CONNECTIONS: Final = 1000
 
 REQUEST_HEAD_SECONDS: Final = 20  # for a client to send a request line and headers

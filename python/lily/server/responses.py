@@ -14,7 +14,7 @@ from ..params import SamplingParams
 from ..planner import ChatOptions
 from .blocks import BlockForm
 from .chunks import logprob
-from .errors import ApiError, invalid, unsupported
+from .errors import ApiError, invalid, unsupported, without_text
 from .reply import named_sse
 from .run import Run
 from .schemas import ChatFields, JsonObject, ReasoningEffort
@@ -130,7 +130,7 @@ class _History:
             role = item.get("role")
             if role not in _ROLES:
                 raise invalid(where, f"{where} has the role {role!r}; known are {', '.join(_ROLES)}")
-            text = _text(where, item.get("content"))
+            text = _text(f"{where}.content", item.get("content"))
             if role != "assistant":
                 self.messages.append({"role": role, "content": text})
                 return
@@ -148,7 +148,7 @@ class _History:
             call = {"type": "function", "function": {"name": name, "arguments": arguments}, "id": item.get("call_id")}
             self._answer(lambda last: True).setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
-            output = _text(where, item.get("output"))
+            output = _text(f"{where}.output", item.get("output"))
             self.messages.append({"role": "tool", "content": output, "tool_call_id": item.get("call_id")})
         else:
             raise unsupported(where, f"{where}: items of type {kind!r} are not supported")
@@ -175,12 +175,12 @@ def _text(where: str, content: object) -> str:
     if not isinstance(content, list):
         raise invalid(where, f"{where} needs text or a list of parts, not {type(content).__name__}")
     texts = []
-    for part in content:
+    for place, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else type(part).__name__
         if kind not in _TEXT_PARTS:
             raise unsupported(where, f"{where} holds a part of type {kind!r}; only text is supported")
         if not isinstance(part.get("text"), str):
-            raise invalid(where, f"{where} holds a part of type {kind!r} without a text")
+            raise without_text(f"{where}[{place}]", part)
         texts.append(part["text"])
     return "".join(texts)
 
