@@ -23,6 +23,7 @@ from .files import read_text
 from .messages import Message, TemplateMessage, Tool, template_messages
 from .tokenizer import Tokenizer, read_tokenizer_config, special_token_texts
 from .turns import Render, Turns, why_not_by_turns
+from .unicode import lone_surrogate
 
 # Characters that cannot be part of anybody's text by meaning; the first one absent from a request guards it.
 _GUARDS: Final = [chr(code) for code in range(0xF8F0, 0xF900)] + [chr(code) for code in range(0xF0000, 0xF0400)]
@@ -134,9 +135,7 @@ class ChatTemplate:
         for surrogate in (character for character in seen if "\ud800" <= character <= "\udfff"):
             index = next((index for index, one in enumerate(messages) if surrogate in _characters(one)), None)
             where = "the tools hold" if index is None else f"message {index} holds"
-            raise ChatTemplateError(
-                f"{where} a lone surrogate ({surrogate!r}), which no text contains", message_index=index
-            )
+            raise ChatTemplateError(f"{where} {lone_surrogate(surrogate)}", message_index=index)
         guard = next((character for character in _GUARDS if character not in seen), None)
         if guard is None:
             raise ChatTemplateError("the messages use every private character that could guard control tokens")

@@ -6,6 +6,7 @@ A damaged or foreign file is a miss. The file used longest ago leaves first.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -40,7 +41,7 @@ class DiskCache:
     """The state files of one model in a folder that models share. `find` and `store` are called by one thread; a second
     one writes. limit_bytes: of all models' files; None: a quarter of what the disk could give, at most MAX_BYTES.
 
-    Raises OSError if the folder cannot be made.
+    Raises OSError if the folder cannot be made or written to.
     """
 
     def __init__(self, cache_dir: Path, fingerprints: Mapping[str, str], *, limit_bytes: int | None = None) -> None:
@@ -48,9 +49,11 @@ class DiskCache:
         self._cache_dir, self._folder = cache_dir, cache_dir / key
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(self._folder, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         except OSError as error:
-            reason = f"{error.strerror}; cache_dir must be a folder that this process can write to"
-            raise OSError(error.errno, reason, str(self._folder)) from error
+            reason = f"{error.strerror}: cache_dir must be a folder that this process can write to; give another"
+            raise OSError(error.errno, reason, str(cache_dir)) from error
         self._fingerprints = fingerprints
         self._limit = limit_bytes
         self._damaged: set[_File] = set()  # found unusable: not read again

@@ -48,7 +48,8 @@ def read_text(path: Path) -> str | None:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path}: not UTF-8 text: {error}", path=str(path), expected="UTF-8") from error
+        wrong = f"byte 0x{content[error.start]:02x} at place {error.start}"
+        raise CheckpointError(f"{path}: not UTF-8 text ({wrong})", path=str(path), expected="UTF-8") from error
 
 
 def read_json(path: Path) -> dict[str, object] | None:

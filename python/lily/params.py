@@ -11,6 +11,7 @@ from typing import Final, TypedDict
 
 from .errors import GrammarError
 from .keywords import names_nearest_keyword
+from .unicode import check_unicode
 
 MAX_LOGPROBS: Final = 20
 MAX_TOP_K: Final = 2**31 - 1
@@ -309,17 +310,6 @@ def _check_text(name: str, value: str | None) -> None:
     if not value:
         raise ValueError(f"{name} is empty")
     check_unicode(name, value)
-
-
-def check_unicode(name: str, text: str) -> None:
-    """Raises ValueError for a lone surrogate, which has no bytes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        found = text[error.start]
-        raise ValueError(
-            f"{name} holds a lone surrogate ({found!r} at {error.start}), which no text contains"
-        ) from None
 
 
 def _choices(choice: Sequence[str]) -> tuple[str, ...]:

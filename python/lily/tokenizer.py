@@ -15,6 +15,7 @@ import tokenizers
 from .errors import CheckpointError
 from .files import read_bytes, read_json
 from .keywords import names_nearest_keyword
+from .unicode import check_unicode
 
 _UNKNOWN: Final = "\ufffd".encode()
 # Text that holds every byte of UTF-8: all of ASCII, all following bytes, and all first bytes of two, three and four.
@@ -124,13 +125,13 @@ class Tokenizer:
         )
 
     def _encode_plain(self, text: str) -> list[int]:
-        # Lone surrogates are not text; the library would fail without saying where.
         if not text:
             return []
         try:
             ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
-        except (UnicodeEncodeError, TypeError) as error:
-            raise ValueError(f"the text is not valid Unicode (a lone surrogate?): {error}") from None
+        except (UnicodeEncodeError, TypeError):  # the library does not say where
+            check_unicode("the text", text)
+            raise
         return ids
 
 

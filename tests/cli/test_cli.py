@@ -83,6 +83,25 @@ def test_flags_that_make_no_sense_are_wrong_usage(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["generate", *NANO, "-"], "standard input is not UTF-8 text (byte 0xff at place 3); convert it"),
+        (["chat", *NANO, "--max-tokens", "1"], "line 2 of standard input is not UTF-8 text (byte 0xff at place 0)"),
+        (["generate", *NANO, "--json-schema", "FILE", "x"], "bad.txt is not UTF-8 text (byte 0xff at place 3)"),
+        (["cache", "explain", "FILE", "FILE"], "bad.txt is not UTF-8 text (byte 0xff at place 3)"),
+        (["generate", *NANO, b"hi\n\xff"], "it stands for the byte 0xff of something that is not UTF-8"),
+    ],
+    ids=["generate", "chat", "schema", "explain", "argument"],
+)
+def test_text_that_is_not_utf8(tmp_path: Path, arguments: list[str | bytes], words: str) -> None:
+    path = tmp_path / "bad.txt"
+    path.write_bytes(b"hi\n\xff")
+    command = [sys.executable, "-m", "lily", *(str(path) if argument == "FILE" else argument for argument in arguments)]
+    done = subprocess.run(command, input=path.read_bytes(), capture_output=True)
+    assert done.returncode == 1 and words in done.stderr.decode()
+
+
 def test_the_prompt_may_come_from_standard_input() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "lily", "generate", *NANO, "--chat", "--no-reasoning", "--temperature", "0"],

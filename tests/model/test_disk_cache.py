@@ -259,11 +259,15 @@ def test_a_state_of_another_model_with_the_same_fingerprints_is_a_miss(rig, tmp_
     check_gate(logits, expected.astype(np.float64))
 
 
-def test_a_cache_dir_that_cannot_be_one_is_an_error_that_says_so(tmp_path):
+def test_a_cache_dir_that_cannot_be_one_is_an_error_that_says_so(tmp_path, monkeypatch):
     (tmp_path / "file").write_bytes(b"")
     for place in ("file", "file/below"):
-        with pytest.raises(OSError, match="cache_dir must be a folder that this process can write to"):
+        with pytest.raises(OSError, match="cache_dir must be a folder that this process can write to") as caught:
             DiskCache(tmp_path / place, FINGERPRINTS)
+        assert caught.value.filename == str(tmp_path / place)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root, who may run this, can write everywhere
+    with pytest.raises(PermissionError, match="cache_dir must be a folder that this process can write to; give anoth"):
+        DiskCache(tmp_path / "new", FINGERPRINTS)
 
 
 def test_a_disk_that_is_too_slow_costs_no_memory(rig, tmp_path, monkeypatch):

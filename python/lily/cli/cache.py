@@ -24,6 +24,7 @@ from lily.tokenizer import Tokenizer
 from lily.tools import as_tools
 
 from .options import Verbs, add_log_flag
+from .text import file_text
 
 _SHOWN_TOKENS: Final = 12
 
@@ -163,7 +164,7 @@ class PromptReader:
 
     def read(self, path: Path) -> list[Prompt]:
         """The prompts of a file. Raises ValueError, naming file and line, for JSON that is no prompt."""
-        text = sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8-sig")
+        text = file_text(path)
         if path.suffix == ".jsonl":
             lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
             return [self._prompt(f"{path}:{n}", self._json(f"{path}:{n}", line)) for n, line in lines]

@@ -15,6 +15,7 @@ from lily.reasoning import Reasoning, read_reasoning
 from .ctrl_c import CtrlC
 from .options import Verbs, add_engine_flags, add_sampling_flags, make_engine, sampling_params
 from .screen import Screen, dim, has_colours, make_screen
+from .text import input_lines
 
 COMMANDS: Final = """\
 /new              forget the conversation
@@ -56,9 +57,9 @@ def _run(options: argparse.Namespace) -> int:
             with CtrlC() as ctrl_c:
                 _converse(chat, ctrl_c)
         else:
-            for line in sys.stdin:
+            for line in input_lines():
                 if line.strip():
-                    chat.ask(line.rstrip("\n"))
+                    chat.ask(line)
     return 0
 
 

@@ -14,6 +14,7 @@ from lily.outputs import summary
 
 from .options import UsageError, Verbs, add_engine_flags, add_sampling_flags, make_engine, sampling_params
 from .screen import PlainScreen
+from .text import file_text
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -41,7 +42,7 @@ def _run(options: argparse.Namespace) -> int:
     if not options.chat and (options.system is not None or options.reasoning is not None):
         raise UsageError("--system and --reasoning need --chat")
     params = sampling_params(options)
-    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
+    prompt = file_text("-") if options.prompt == "-" else options.prompt
     with make_engine(options) as engine:
         if options.json:
             print(json.dumps(_result(engine, options, prompt, params), ensure_ascii=False))

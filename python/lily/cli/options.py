@@ -6,13 +6,14 @@ import argparse
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TypeAlias, get_args
 
 from lily import Engine, SamplingParams
 from lily.engine_options import DeviceName, DtypeName
 from lily.log import LEVELS, VARIABLE
 from lily.progress import ProgressOption
+
+from .text import file_text
 
 # What a verb adds its parser to; argparse has no public name for it.
 Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -109,7 +110,7 @@ def sampling_params(options: argparse.Namespace) -> SamplingParams:
     given = {name: getattr(options, name) for name in _SAMPLING_FLAGS if getattr(options, name) is not None}
     for name in ("json_schema", "grammar"):
         if (file := getattr(options, name)) is not None:
-            given[name] = Path(file).read_text(encoding="utf-8-sig")
+            given[name] = file_text(file)
     with usage_errors():
         return SamplingParams(
             stop=options.stop or (), ignore_eos=options.ignore_eos, regex=options.regex, choice=options.choice, **given
