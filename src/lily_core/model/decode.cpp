@@ -59,17 +59,12 @@ Program decode_program(Device& device, const Model& m, std::uint32_t rows, std::
   Program program;
   Recorder op(device, program, c.precision);
   op("embed", RowsArgs{rows}, {io.step.buffer(), io.tokens.buffer(), weights.embed_tokens, a.x}, {rows});
-  std::uint32_t linear = 0, attention = 0;
-  for (std::uint32_t layer = 0; layer < c.num_hidden_layers; ++layer) {
-    if (c.is_full_attention[layer]) {
-      const AttentionLayerWeights& w = weights.attention_layers[attention];
-      record_attention(op, m, w, attention++, rows, bucket);
-      record_moe(op, m, w.moe, layer, rows);
-    } else {
-      const LinearLayerWeights& w = weights.linear_layers[linear];
-      record_gated_delta_net(op, m, w, linear++, rows);
-      record_moe(op, m, w.moe, layer, rows);
-    }
+  for (const Layer& layer : layers(m)) {
+    if (layer.attention)
+      record_attention(op, m, *layer.attention, layer.index, rows, bucket);
+    else
+      record_gated_delta_net(op, m, *layer.linear, layer.index, rows);
+    record_moe(op, m, layer.moe(), layer.number, rows);
   }
   const Range step{io.step.buffer().get(), 0, rows * sizeof(StepRow)};
   record_head(op, m, step, {a.x.get(), 0, a.x->length()}, rows);

@@ -47,6 +47,21 @@ Model::Model(Device& device, const ModelConfig& model_config, Weights model_weig
       rope(rope_table(device, config)),
       expert_slot(identity_slots(device, config)) {}
 
+std::vector<Layer> layers(const Model& model) {
+  std::vector<Layer> all;
+  std::uint32_t attention = 0, linear = 0;
+  for (std::uint32_t number = 0; number < model.config.num_hidden_layers; ++number) {
+    if (model.config.is_full_attention[number]) {
+      all.push_back({&model.weights.attention_layers[attention], nullptr, attention, number});
+      ++attention;
+    } else {
+      all.push_back({nullptr, &model.weights.linear_layers[linear], linear, number});
+      ++linear;
+    }
+  }
+  return all;
+}
+
 Range expert_slots(const Model& model, std::uint32_t layer) {
   const std::uint64_t length = std::uint64_t{4} * model.config.num_experts;
   return {model.expert_slot.get(), layer * length, length};

@@ -79,17 +79,12 @@ Program prefill_program(Device& device, const Model& m, std::uint32_t rows, bool
   Program program;
   Recorder op(device, program, c.precision);
   op.tile("embed", RowsArgs{rows}, {io.chunk.buffer(), weights.embed_tokens, a.x}, {rows});
-  std::uint32_t linear = 0, attention = 0;
-  for (std::uint32_t layer = 0; layer < c.num_hidden_layers; ++layer) {
-    if (c.is_full_attention[layer]) {
-      const AttentionLayerWeights& w = weights.attention_layers[attention];
-      record_attention(op, m, w, attention++, rows);
-      record_moe(op, m, w.moe, layer, rows);
-    } else {
-      const LinearLayerWeights& w = weights.linear_layers[linear];
-      record_gated_delta_net(op, m, w, linear++, rows);
-      record_moe(op, m, w.moe, layer, rows);
-    }
+  for (const Layer& layer : layers(m)) {
+    if (layer.attention)
+      record_attention(op, m, *layer.attention, layer.index, rows);
+    else
+      record_gated_delta_net(op, m, *layer.linear, layer.index, rows);
+    record_moe(op, m, layer.moe(), layer.number, rows);
     program.end_segment();
   }
   const std::uint64_t row_bytes = std::uint64_t{4} * c.hidden_size;
