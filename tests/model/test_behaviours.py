@@ -215,7 +215,7 @@ def test_behaviour_9_command_buffers_stay_short_at_128k_tokens(chunk_tokens):
     config = json.loads((Path(__file__).parent / "configs" / "qwen3.6-35b-a3b-mlx-4bit.json").read_text())
     machine = Machine(bandwidth=60e9, matrix_rate=1e12, level_seconds=0)
     ledger = Ledger(config, 131_072, machine)
-    program = ledger.outline.prefill(chunk_tokens)
+    program = ledger.outlines[chunk_tokens].prefill(chunk_tokens)
     buffers = []
     for position in (0, 32_768, 131_072 - chunk_tokens):
         lengths = [0.0]
