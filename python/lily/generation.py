@@ -21,6 +21,10 @@ from .prefix_cache import PrefixCache
 from .progress import Progress, Started
 from .prompt_logprobs import prompt_steps
 
+# Tokens of a prefill chunk while other requests wait for their turns: longer chunks are a little faster, and on a CPU
+# take seconds. Every device takes chunks of so many.
+_SHARED_CHUNK_TOKENS = 512
+
 
 def prefill_chunks(
     request: Request[Progress, object],
@@ -40,7 +44,8 @@ def prefill_chunks(
     drawn = None
     try:
         while start < total:
-            end = min(start + runtime.max_chunk_tokens, *places[:1], total)
+            longest = runtime.max_chunk_tokens if request.is_alone else _SHARED_CHUNK_TOKENS
+            end = min(start + longest, *places[:1], total)
             is_last = end == total
             drawn = runtime.prefill(
                 timeline,

@@ -41,6 +41,7 @@ class Request(Generic[Item, Result]):
     def __init__(self, job: Job[Item, Result], on_item: Callable[[], None] | None = None) -> None:
         # The flag is read by the device inside a long step, so that a cancelled prefill ends at the next opportunity.
         self.cancel_flag = _core.CancelFlag()
+        self.is_alone = True  # during a step: whether no other request waits for its turn
         self._queue: SimpleQueue[Item | _Done[Result] | _Failed] = SimpleQueue()
         self._on_item = on_item
         self._steps = job(self)
@@ -225,6 +226,7 @@ class Owner:
             except Empty:
                 pass
             if active and not self._stopping.is_set():
+                active[0].is_alone = len(active) == 1
                 # The request stays in `active` during its step, where `close` finds its cancel flag.
                 if active[0]._step():
                     active.rotate(-1)

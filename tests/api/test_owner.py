@@ -57,6 +57,26 @@ def test_items_result_and_errors(owner: Owner) -> None:
     assert owner.call(threading.current_thread).name == "test-owner"
 
 
+def test_a_request_knows_whether_others_wait(owner: Owner) -> None:
+    seen: list[bool] = []
+    first_step, second_request = threading.Event(), threading.Event()
+
+    def job(request: Request[int, None]) -> Steps[int, None]:
+        for step in range(3):
+            seen.append(request.is_alone)
+            first_step.set()
+            second_request.wait()
+            yield step
+
+    request = owner.submit(job)
+    first_step.wait()
+    other = owner.submit(endless(threading.Event()))
+    second_request.set()
+    request.result()
+    other.cancel()
+    assert seen == [True, False, False]
+
+
 def test_jobs_take_turns(owner: Owner) -> None:
     log: list[str] = []
     gate = threading.Event()

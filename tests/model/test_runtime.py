@@ -55,6 +55,15 @@ def test_long_context_crosses_pages_and_buckets(checkpoint):
     check_gate(prefill(runtime, timeline, token_ids[1030:]), reference[-1])
 
 
+def test_chunks_of_whole_blocks_give_the_same_bits(checkpoint):
+    """So that it does not matter whether other requests, which shorten chunks, were there."""
+    runtime = load(checkpoint("qwen3_5_moe"), dtype="float16")
+    token_ids = (37 * np.arange(1100) + 11) % 512
+    expected, *others = (prefill(runtime, runtime.timeline(), token_ids, size) for size in (1024, 512, 64))
+    for logits in others:
+        np.testing.assert_array_equal(logits, expected)
+
+
 @pytest.mark.parametrize("rows", [2, 3, 8])
 def test_a_step_of_several_timelines_equals_each_alone(checkpoint, rows):
     folder = checkpoint("qwen3_next")
@@ -117,7 +126,7 @@ def test_failed_calls_leave_the_timeline_as_it_was(checkpoint):
         runtime.decode([timeline], [512])
     with pytest.raises(ValueError, match="12 \\+ 289 tokens exceed the context of 300"):
         runtime.prefill(timeline, np.zeros(289, np.uint32), wants_logits=True)
-    with pytest.raises(ValueError, match="1 to 512 tokens, not 0"):
+    with pytest.raises(ValueError, match="1 to 1024 tokens, not 0"):
         runtime.prefill(timeline, np.zeros(0, np.uint32), wants_logits=True)
     with pytest.raises(ValueError, match="last step drew none"):
         runtime.decode([timeline], None)
@@ -150,8 +159,8 @@ def test_program_statistics_are_checked(checkpoint):
     for context in (0, 2049, 2**32 - 1):
         with pytest.raises(ValueError, match="outside of 1 to 2048"):
             runtime.decode_stats(context)
-    with pytest.raises(ValueError, match="1 to 512 tokens, not 513"):
-        runtime.prefill_stats(513)
+    with pytest.raises(ValueError, match="1 to 1024 tokens, not 1025"):
+        runtime.prefill_stats(1025)
 
 
 def test_reset_starts_from_nothing(checkpoint):

@@ -115,7 +115,7 @@ def test_accounts_are_exact(checkpoint):
 
 def test_memory_for_a_request_is_taken_before_it_runs(checkpoint):
     folder = checkpoint("qwen3_5_moe")
-    runtime = load(folder, memory_limit=(16 << 20) - 10 * 262144, prefix_cache_bytes=0, max_context=2048)
+    runtime = load(folder, memory_limit=(16 << 20) - 4 * 262144, prefix_cache_bytes=0, max_context=2048)
     page, total = runtime.state_use["page_bytes"], runtime.state_use["free_pages"]
     first, second = runtime.timeline(), runtime.timeline()
     first.reserve(2048)

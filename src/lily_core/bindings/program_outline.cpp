@@ -32,7 +32,7 @@ std::vector<DispatchTuple> list(Program program) {
       std::vector<RangeTuple> ranges;
       for (std::size_t i = 0; i < dispatch.ranges.size(); ++i) {
         const Range& range = dispatch.ranges[i];
-        ranges.emplace_back(range.buffer->name(), range.length, letter_of(dispatch.kernel->accesses()[i]));
+        ranges.emplace_back(range.name(), range.length, letter_of(dispatch.kernel->accesses()[i]));
       }
       dispatches.emplace_back(dispatch.kernel->name(), level + dispatch.level, std::move(args), std::move(ranges));
     }

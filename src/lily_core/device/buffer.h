@@ -34,6 +34,11 @@ struct Range {
   Buffer* buffer = nullptr;
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
+  const char* label = nullptr;  // of what lies there, where several things take turns in a buffer
+
+  std::string name() const { return label ? label : buffer->name(); }
+  // `part_length` bytes of it from `begin`.
+  Range part(std::uint64_t begin, std::uint64_t part_length) const { return {buffer, offset + begin, part_length, label}; }
 };
 
 }  // namespace lily

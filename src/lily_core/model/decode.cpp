@@ -67,7 +67,7 @@ Program decode_program(Device& device, const Model& m, std::uint32_t rows, std::
     record_moe(op, m, layer.moe(), layer.number, rows);
   }
   const Range step{io.step.buffer().get(), 0, rows * sizeof(StepRow)};
-  record_head(op, m, step, {a.x.get(), 0, a.x->length()}, rows);
+  record_head(op, m, step, a.x, rows);
   if (masks_follow) program.end_segment();
   record_sampler(op, m, step, rows);
   return program;

@@ -46,7 +46,7 @@ void record_attention(Recorder& op, const Model& m, const AttentionLayerWeights&
   op.tile("attn_prep", layer_args, {io.step.buffer(), a.q, a.k, a.v, w.q_norm, w.k_norm, rope, state.page_table, state.kv},
           {c.num_attention_heads + c.num_key_value_heads, rows});
   const std::uint32_t keys = attention_keys(c, rows);
-  const Range partial{a.partial.get(), 0, std::uint64_t{4} * rows * c.num_attention_heads * (c.head_dim + 2)};
+  const Range partial = a.partial.part(0, std::uint64_t{4} * rows * c.num_attention_heads * (c.head_dim + 2));
   for (std::uint32_t first = 0; first < c.max_pages * LILY_PAGE_TOKENS; first += keys)
     op("attn_prefill", AttnPrefillArgs{rows, layer, first, keys},
        {io.step.buffer(), a.q, a.gate, state.page_table, state.kv, partial, a.y},
@@ -58,7 +58,7 @@ void record_moe(Recorder& op, const Model& m, const MoeWeights& w, std::uint32_t
   auto& [c, weights, state, a, io, rope, slots] = m;
   const RowsArgs args{rows};
   const std::uint32_t num_blocks = c.max_expert_blocks(rows);
-  const Range blocks{a.blocks.get(), 0, num_blocks * sizeof(ExpertBlock)};
+  const Range blocks = a.blocks.part(0, num_blocks * sizeof(ExpertBlock));
   const Range experts = expert_slots(m, layer);
   op("rms_norm", args, {a.x, w.norm, a.normed}, {rows});
   op.tile("router", args, {a.normed, w.router, a.router_logits, a.shared_gate}, {c.num_experts + 1, rows});
@@ -90,7 +90,7 @@ Program prefill_program(Device& device, const Model& m, std::uint32_t rows, bool
   const std::uint64_t row_bytes = std::uint64_t{4} * c.hidden_size;
   if (wants_logits) {
     const Range step{io.step.buffer().get(), sizeof(StepRow), sizeof(StepRow)};
-    record_head(op, m, step, {a.x.get(), (rows - 1) * row_bytes, row_bytes}, 1);
+    record_head(op, m, step, a.x.part((rows - 1) * row_bytes, row_bytes), 1);
     record_sampler(op, m, step, 1);
   }
   return program;
