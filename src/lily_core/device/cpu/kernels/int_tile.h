@@ -51,7 +51,8 @@ static inline void store_words(Vi integers, std::uint32_t at, [[maybe_unused]] b
 static inline void order_pairs(std::byte* q) {
   typedef std::int16_t Eight __attribute__((vector_size(16)));
   for (std::size_t i = 0; i < LILY_GROUP_SIZE * sizeof(std::int16_t); i += sizeof(Eight)) {
-    const Eight ordered = __builtin_shuffle(load<Eight>(q + i), Eight{0, 4, 1, 5, 2, 6, 3, 7});
+    const Eight v = load<Eight>(q + i);
+    const Eight ordered = __builtin_shufflevector(v, v, 0, 4, 1, 5, 2, 6, 3, 7);
     std::memcpy(q + i, &ordered, sizeof ordered);
   }
 }

@@ -164,12 +164,12 @@ static inline Vi zip_high64(Vi a, Vi b) { return (Vi)LILY_ZIP(64, hi)((LILY_ZIP_
 #undef LILY_ZIP_VECTOR
 #else
 typedef std::int64_t Vl __attribute__((vector_size(kLanes * 4)));
-static inline Vi zip_low16(Vi a, Vi b) { return (Vi)__builtin_shuffle((Vs)a, (Vs)b, Vs{0, 8, 1, 9, 2, 10, 3, 11}); }
-static inline Vi zip_high16(Vi a, Vi b) { return (Vi)__builtin_shuffle((Vs)a, (Vs)b, Vs{4, 12, 5, 13, 6, 14, 7, 15}); }
-static inline Vi zip_low32(Vi a, Vi b) { return __builtin_shuffle(a, b, Vi{0, 4, 1, 5}); }
-static inline Vi zip_high32(Vi a, Vi b) { return __builtin_shuffle(a, b, Vi{2, 6, 3, 7}); }
-static inline Vi zip_low64(Vi a, Vi b) { return (Vi)__builtin_shuffle((Vl)a, (Vl)b, Vl{0, 2}); }
-static inline Vi zip_high64(Vi a, Vi b) { return (Vi)__builtin_shuffle((Vl)a, (Vl)b, Vl{1, 3}); }
+static inline Vi zip_low16(Vi a, Vi b) { return (Vi)__builtin_shufflevector((Vs)a, (Vs)b, 0, 8, 1, 9, 2, 10, 3, 11); }
+static inline Vi zip_high16(Vi a, Vi b) { return (Vi)__builtin_shufflevector((Vs)a, (Vs)b, 4, 12, 5, 13, 6, 14, 7, 15); }
+static inline Vi zip_low32(Vi a, Vi b) { return __builtin_shufflevector(a, b, 0, 4, 1, 5); }
+static inline Vi zip_high32(Vi a, Vi b) { return __builtin_shufflevector(a, b, 2, 6, 3, 7); }
+static inline Vi zip_low64(Vi a, Vi b) { return (Vi)__builtin_shufflevector((Vl)a, (Vl)b, 0, 2); }
+static inline Vi zip_high64(Vi a, Vi b) { return (Vi)__builtin_shufflevector((Vl)a, (Vl)b, 1, 3); }
 #endif
 
 // acc + a · b: each lane of the result adds the products of two neighbours.
