@@ -10,6 +10,7 @@
 #include "device/cpu/cores.h"
 #include "device/cpu/cpu_buffer.h"
 #include "device/cpu/cpu_executable.h"
+#include "device/cpu/isas.h"
 #include "device/cpu/kernel_table.h"
 #include "device/cpu/thread_pool.h"
 #include "device/prepare.h"

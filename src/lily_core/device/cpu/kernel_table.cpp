@@ -17,29 +17,13 @@ void add_all(KernelTable& table);
 namespace avx512 {
 void add_all(KernelTable& table);
 }
-#endif
-
-#if defined(__x86_64__)
-namespace {
-
-// What -march=x86-64-v3, and -v4 with VNNI, need (cmake/cpu_kernels.cmake). Clang knows these names only since version 18, and
-// before that not all features behind them; every processor with those that it knows has the others too.
-#if defined(__clang__) && (defined(__apple_build_version__) || __clang_major__ < 18)
-bool supports_v3() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-         __builtin_cpu_supports("bmi2");
+#elif defined(__aarch64__)
+namespace dotprod {
+void add_all(KernelTable& table);
 }
-bool supports_v4() {
-  return supports_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512vnni");
+namespace i8mm {
+void add_all(KernelTable& table);
 }
-#else
-bool supports_v3() { return __builtin_cpu_supports("x86-64-v3"); }
-bool supports_v4() { return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni"); }
-#endif
-
-}  // namespace
 #endif
 
 namespace {
@@ -95,22 +79,14 @@ void add_kernel(KernelTable& table, KernelEntry entry) {
   }
 }
 
-std::vector<std::string_view> available_isas() {
-  std::vector<std::string_view> isas;
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (supports_v4()) isas.push_back("avx512");
-  if (supports_v3()) isas.push_back("avx2");
-#endif
-  isas.push_back("baseline");
-  return isas;
-}
-
 KernelTable kernels_for(std::string_view isa) {
   KernelTable table;
 #if defined(__x86_64__)
   if (isa == "avx512") avx512::add_all(table);
   if (isa == "avx2") avx2::add_all(table);
+#elif defined(__aarch64__)
+  if (isa == "i8mm") i8mm::add_all(table);
+  if (isa == "dotprod") dotprod::add_all(table);
 #endif
   if (isa == "baseline") baseline::add_all(table);
   return table;

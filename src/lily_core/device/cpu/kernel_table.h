@@ -38,8 +38,7 @@ class KernelTable {
   std::unordered_map<std::string_view, std::unique_ptr<CpuKernel>> kernels_;
 };
 
-// Instruction sets that this build has and this machine runs, best first: "avx512", "avx2", "baseline".
-std::vector<std::string_view> available_isas();
+// Of an instruction set (isas.h).
 KernelTable kernels_for(std::string_view isa);
 
 }  // namespace lily::cpu

@@ -1,0 +1,66 @@
+#include "device/cpu/isas.h"
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
+#endif
+
+namespace lily::cpu {
+namespace {
+
+#if defined(__x86_64__)
+// What -march=x86-64-v3, and -v4 with VNNI, need. Clang knows these names only since version 18, and before that not all features
+// behind them; every processor with those that it knows has the others too.
+#if defined(__clang__) && (defined(__apple_build_version__) || __clang_major__ < 18)
+bool supports_v3() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+         __builtin_cpu_supports("bmi2");
+}
+bool supports_v4() {
+  return supports_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512vnni");
+}
+#else
+bool supports_v3() { return __builtin_cpu_supports("x86-64-v3"); }
+bool supports_v4() { return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni"); }
+#endif
+#endif
+
+#if defined(__aarch64__)
+// Dot products exist from armv8.2 on, so what else -march=armv8.2-a allows comes with them.
+#if defined(__linux__)
+bool supports_dotprod() { return getauxval(AT_HWCAP) >> 20 & 1; }                        // HWCAP_ASIMDDP
+bool supports_i8mm() { return supports_dotprod() && (getauxval(AT_HWCAP2) >> 13 & 1); }  // HWCAP2_I8MM
+#elif defined(__APPLE__)
+bool has_feature(const char* name) {
+  int value = 0;
+  std::size_t size = sizeof value;
+  return sysctlbyname(name, &value, &size, nullptr, 0) == 0 && value != 0;
+}
+bool supports_dotprod() { return has_feature("hw.optional.arm.FEAT_DotProd"); }
+bool supports_i8mm() { return supports_dotprod() && has_feature("hw.optional.arm.FEAT_I8MM"); }
+#else
+bool supports_dotprod() { return false; }
+bool supports_i8mm() { return false; }
+#endif
+#endif
+
+}  // namespace
+
+std::vector<std::string_view> available_isas() {
+  std::vector<std::string_view> isas;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (supports_v4()) isas.push_back("avx512");
+  if (supports_v3()) isas.push_back("avx2");
+#elif defined(__aarch64__)
+  if (supports_i8mm()) isas.push_back("i8mm");
+  if (supports_dotprod()) isas.push_back("dotprod");
+#endif
+  isas.push_back("baseline");
+  return isas;
+}
+
+}  // namespace lily::cpu
