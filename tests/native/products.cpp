@@ -1,11 +1,14 @@
-// Matrix products, in both kinds of operands, against plain loops in double: for processors where only this can be run
-// (tools/check_arm64.sh).
+// Matrix products of one instruction set, in both kinds of operands, against plain loops in double, and the sums of integers that
+// they are made of against plain loops in 64 bits: for processors where only this can be run (tools/check_arm64.sh). The digest
+// is that of the tiles of 16-bit integers and 4-bit codes, whose results do not depend on the instruction set.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <vector>
 
+#include "device/cpu/kernels/byte_dots.h"
 #include "device/cpu/kernels/gemm.h"
 #include "device/cpu/kernels/matvec.h"
 
@@ -61,6 +64,15 @@ double rms_ratio(const std::vector<double>& reference, double squares, const std
   return std::sqrt(error / squares);
 }
 
+std::uint64_t digest = 0xcbf29ce484222325;  // FNV-1a
+void add_to_digest(const std::vector<float>& values) {
+  for (const float value : values) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    digest = (digest ^ bits) * 0x100000001b3;
+  }
+}
+
 bool check(const Case& c, Operands operands) {
   std::mt19937 random(c.rows + c.width);
   const RandomWeight w(c, random);
@@ -107,6 +119,7 @@ bool check(const Case& c, Operands operands) {
     matvec({{w.weight(), 0}, c.columns, {w.weight(), c.columns}}, operand, products, count);
   }
   std::free(memory);
+  if (operands == Operands::kInt16 && is_4_bit(c.format)) add_to_digest(tile);
   const double bound = operands == Operands::kInt16 ? 2e-4 : 2e-6;
   const double errors[] = {rms_ratio(reference, squares, tile), rms_ratio(reference, squares, step)};
   const bool passed = errors[0] < bound && errors[1] < bound;
@@ -115,6 +128,34 @@ bool check(const Case& c, Operands operands) {
                 c.width, errors[0], errors[1]);
   return passed;
 }
+
+#if defined(__ARM_FEATURE_DOTPROD)
+// The sums of products of bytes are those of the integers, at the ends of the ranges too.
+template <Format kFormat>
+bool check_sums(bool largest) {
+  std::mt19937 random(largest);
+  std::uint8_t codes[group_bytes(kFormat)];
+  for (auto& code : codes) code = std::uint8_t(largest ? 0xff : random());
+  std::int16_t q[2][LILY_GROUP_SIZE], bytes[2][LILY_GROUP_SIZE];
+  for (int row = 0; row < 2; ++row) {
+    for (auto& value : q[row]) value = std::int16_t(largest ? (row ? -32639 : 32639) : int(random() % 65279) - 32639);
+    split_bytes(q[row], LILY_GROUP_SIZE, kFormat, bytes[row]);
+  }
+  const std::int16_t* const rows[2] = {bytes[0], bytes[1]};
+  Vi dot[2];
+  dot_group<kFormat, 2>(codes, rows, 0, dot);
+  for (int row = 0; row < 2; ++row) {
+    std::int64_t expected = 0, got = 0;
+    for (std::uint32_t k = 0; k < LILY_GROUP_SIZE; ++k) {
+      const int code = is_4_bit(kFormat) ? codes[k / 2] >> (k % 2 * 4) & 15 : codes[k];
+      expected += std::int64_t(code - kCodeOffset<kFormat>) * q[row][k];
+    }
+    for (int lane = 0; lane < kLanes; ++lane) got += dot[row][lane];
+    if (got != expected) return false;
+  }
+  return true;
+}
+#endif
 
 // Every half goes to its float and back.
 bool check_halves() {
@@ -150,6 +191,13 @@ int main() {
           for (const std::uint32_t columns : {1u, 33u, 128u})
             ++(check({format, rows, width, columns}, operands) ? passed : failed);
   ++(check_halves() ? passed : failed);
+#if defined(__ARM_FEATURE_DOTPROD)
+  for (const bool largest : {false, true}) {
+    ++(check_sums<Format::kQ4>(largest) ? passed : failed);
+    ++(check_sums<Format::kQ8>(largest) ? passed : failed);
+  }
+#endif
+  std::printf("digest %016llx\n", static_cast<unsigned long long>(digest));
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed != 0;
 }

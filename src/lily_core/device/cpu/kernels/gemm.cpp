@@ -53,6 +53,9 @@ static void ints_of(const Weight* w, std::uint32_t weights, std::uint32_t n0, st
   const Weight& weight = w[strip % weights];
   unpack_pairs<kFormat>(weight.scales, groups, first_row(strip), n1, s.scales);
   unpack_pairs<kFormat>(weight.biases, groups, first_row(strip), n1, s.biases);
+  if constexpr (kCodeOffset<kFormat> != 0)
+    for (std::uint32_t i = 0; i < groups * kTileColumns; i += kLanes)
+      storef(s.biases + i, loadf(s.biases + i) + float(kCodeOffset<kFormat>) * loadf(s.scales + i));
   for (std::uint32_t i = 0; i < panels; ++i) {
     const std::uint32_t number = strip * panels + i, group0 = i * kPanelGroups;
     const std::uint32_t depth = std::min(groups - group0, kPanelGroups), turns = tiles * depth * kGroupTurns;

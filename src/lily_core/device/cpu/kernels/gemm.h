@@ -60,11 +60,10 @@ struct GemmScratch {
       for (std::uint32_t i = 0; i < rows; ++i) at[i] = row_at(i);
       return;
     }
-    constexpr std::size_t kGroupBytes = LILY_GROUP_SIZE * sizeof(std::int16_t);
     for_row_blocks<kIntTileRows>(rows, [&](std::uint32_t begin, std::uint32_t count) {
       for (std::uint32_t i = 0; i < count; ++i)
-        row_scales[begin + i] = quantise_tile_row(row_at(begin + i), width, is_4_bit(format), ints_of(begin) + i * kGroupBytes,
-                                                  count * kGroupBytes, sums_of(begin) + i, count);
+        row_scales[begin + i] =
+            quantise_tile_row(row_at(begin + i), width, is_4_bit(format), i, count, ints_of(begin), sums_of(begin));
     });
   }
   // Of the block of rows that starts with `row`.

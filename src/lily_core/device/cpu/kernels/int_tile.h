@@ -6,6 +6,7 @@
 
 #include <cstddef>
 
+#include "device/cpu/kernels/byte_tile.h"
 #include "device/cpu/kernels/product.h"
 #include "device/cpu/kernels/shorts.h"
 
@@ -14,6 +15,8 @@ namespace lily::cpu::LILY_ISA {
 #if defined(__AVX512VNNI__)
 constexpr int kParts = 2;  // of an activation
 static inline Vi dot_words(Vi acc, Vi codes, Vi x) { return dot_quads(acc, codes, x); }
+#elif defined(__ARM_FEATURE_DOTPROD)
+constexpr int kParts = 2;  // byte_tile.h has the rest
 #else
 constexpr int kParts = 1;
 static inline Vi dot_words(Vi acc, Vi codes, Vi x) { return dot_pairs(acc, (Vs)codes, (Vs)x); }
@@ -31,6 +34,7 @@ constexpr int kIntTileRows = 8;
 constexpr int kIntTileRows = 4;
 #endif
 
+#if !defined(__ARM_FEATURE_DOTPROD)
 // kLanes integers of a row, to their places in its group at `q`.
 static inline void store_words(Vi integers, std::uint32_t at, [[maybe_unused]] bool is_4_bit, std::byte* q) {
 #if defined(__AVX512VNNI__)
@@ -58,27 +62,66 @@ static inline void order_pairs(std::byte* q) {
 }
 #endif
 
-// Quantises a row for the tile, `width` numbers: the words of group g to q + g · q_stride bytes, the sum of its integers to
-// sums[g · sums_stride]. With bytes the words of the upper ones come first. 4-bit codes leave a word of eight with one shift and
-// one mask, as the bytes (0, 2, 4, 6), (1, 3, 5, 7) or as the pairs (0, 4), (1, 5), (2, 6), (3, 7), so neighbours are these;
-// 8-bit codes as the bytes that they are or as the same pairs. Returns the row's scale.
-static inline float quantise_tile_row(const float* x, std::uint32_t width, bool is_4_bit, std::byte* q, std::size_t q_stride,
-                                      float* sums, std::size_t sums_stride) {
-  const RowScale row(x, width);
-  for (std::uint32_t group = 0; group < width / LILY_GROUP_SIZE; ++group, x += LILY_GROUP_SIZE, q += q_stride) {
+// The sums of kRows rows and two vectors of columns.
+template <int kRows>
+struct IntSums {
+  Vi at[kRows][2] = {};
+
+  // A turn of words: of the panel's, and of the group's rows at x.
+  void multiply(const Vi* panel, const std::byte* x, int turn) {
+    constexpr std::size_t kRowBytes = kGroupWords * sizeof(std::int32_t);
+    const std::byte* words = x + turn * kTurnWords * sizeof(std::int32_t);
+#pragma GCC unroll 8
+    for (int k = 0; k < kTurnWords; ++k) {
+      const Vi w0 = panel[2 * k], w1 = panel[2 * k + 1];
+#pragma GCC unroll 8
+      for (int i = 0; i < kRows; ++i) {
+        const Vi word = splati(load<std::int32_t>(words + i * kRowBytes + k * sizeof(std::int32_t)));
+        at[i][0] = dot_words(at[i][0], w0, word);
+        at[i][1] = dot_words(at[i][1], w1, word);
+      }
+    }
+  }
+  void shift() {
+#pragma GCC unroll 8
+    for (int i = 0; i < kRows; ++i) at[i][0] <<= 8, at[i][1] <<= 8;
+  }
+  Vi row(int i, int half) const { return at[i][half]; }
+};
+#endif
+
+// Quantises row `row` of `rows` for the tile, `width` numbers: words to q [group][row][64 integers], the sums of each group's
+// integers to sums [group][row]. With bytes the words of the upper ones come first. 4-bit codes leave a word of eight with one
+// shift and one mask, as the bytes (0, 2, 4, 6), (1, 3, 5, 7) or as the pairs (0, 4), (1, 5), (2, 6), (3, 7), so neighbours are
+// these; 8-bit codes as the bytes that they are or as the same pairs. Returns the row's scale.
+static inline float quantise_tile_row(const float* x, std::uint32_t width, bool is_4_bit, std::uint32_t row, std::uint32_t rows,
+                                      std::byte* q, float* sums) {
+  constexpr std::size_t kRowBytes = LILY_GROUP_SIZE * sizeof(std::int16_t);
+  const RowScale scale(x, width);
+  sums += row;
+  for (std::uint32_t group = 0; group < width / LILY_GROUP_SIZE; ++group, x += LILY_GROUP_SIZE, q += rows * kRowBytes) {
     Vi total = {};
+#if defined(__ARM_FEATURE_DOTPROD)
+    std::int16_t shorts[LILY_GROUP_SIZE];
+#endif
 #pragma GCC unroll 4
     for (std::uint32_t i = 0; i < LILY_GROUP_SIZE; i += kLanes) {
-      const Vi integers = quantised(x + i, row.inverse);
-      store_words(integers, i, is_4_bit, q);
+      const Vi integers = quantised(x + i, scale.inverse);
+#if defined(__ARM_FEATURE_DOTPROD)
+      store_shorts(shorts + i, integers);
+#else
+      store_words(integers, i, is_4_bit, q + row * kRowBytes);
+#endif
       total += integers;
     }
-#if !defined(__AVX512VNNI__)
-    order_pairs(q);
+#if defined(__ARM_FEATURE_DOTPROD)
+    store_group(shorts, is_4_bit, row, rows, q);
+#elif !defined(__AVX512VNNI__)
+    order_pairs(q + row * kRowBytes);
 #endif
-    sums[group * sums_stride] = sum(to_float(total));
+    sums[group * rows] = sum(to_float(total));
   }
-  return row.scale;
+  return scale.scale;
 }
 
 // c = x Wᵀ, or c += x Wᵀ, over `groups` groups of the panel, without the rows' scales: c [kRows][kTileColumns], scales and biases
@@ -89,26 +132,12 @@ static inline void int_tile(const std::byte* x, const float* sums, const Vi* pan
                             std::uint32_t groups, bool accumulate, float* c, Turn& turn) {
   constexpr std::size_t kRowBytes = kGroupWords * sizeof(std::int32_t);
   for (std::uint32_t group = 0; group < groups; ++group) {
-    Vi acc[kRows][2] = {};
+    IntSums<kRows> acc;
 #pragma GCC unroll 1
-    for (int begin = 0; begin < kGroupWords; begin += kTurnWords) {
-      if (kParts == 2 && begin == kPanelWords) {
-#pragma GCC unroll 8
-        for (int i = 0; i < kRows; ++i) acc[i][0] <<= 8, acc[i][1] <<= 8;
-      }
+    for (int i = 0; i < kGroupTurns; ++i) {
+      if (kParts == 2 && i == kGroupTurns / 2) acc.shift();
       turn();
-      const Vi* w = panel + 2 * (begin % kPanelWords);
-      const std::byte* words = x + begin * sizeof(std::int32_t);
-#pragma GCC unroll 8
-      for (int k = 0; k < kTurnWords; ++k) {
-        const Vi w0 = w[2 * k], w1 = w[2 * k + 1];
-#pragma GCC unroll 8
-        for (int i = 0; i < kRows; ++i) {
-          const Vi word = splati(load<std::int32_t>(words + i * kRowBytes + k * sizeof(std::int32_t)));
-          acc[i][0] = dot_words(acc[i][0], w0, word);
-          acc[i][1] = dot_words(acc[i][1], w1, word);
-        }
-      }
+      acc.multiply(panel + i * 2 * kTurnWords % kPanelVectors, x, i);
       reload();
     }
     const bool is_first = group == 0 && !accumulate;
@@ -118,7 +147,7 @@ static inline void int_tile(const std::byte* x, const float* sums, const Vi* pan
       for (int i = 0; i < kRows; ++i) {
         float* to = c + i * kTileColumns + half * kLanes;
         const Vf before = is_first ? Vf{} : loadf(to);
-        storef(to, before + bias * sums[i] + scale * to_float(acc[i][half]));
+        storef(to, before + bias * sums[i] + scale * to_float(acc.row(i, half)));
       }
     }
     x += kRows * kRowBytes, sums += kRows, panel += kPanelVectors, scales += kTileColumns, biases += kTileColumns;

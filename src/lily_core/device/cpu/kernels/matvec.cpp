@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "device/cpu/kernels/byte_dots.h"
 #include "device/cpu/kernels/norm.h"
 #include "device/cpu/kernels/shorts.h"
 
@@ -23,10 +24,13 @@ Operand::Operand(const KernelCall& call, Scratch& scratch, Format weight_format,
       ordered(operands == Operands::kInt16 ? scratch.take<std::int16_t>(columns) : nullptr),
       scales(operands == Operands::kInt16 ? scratch.take<float>(rows) : nullptr) {}
 
-// From the order of the row to that of its blocks.
-static void arrange(const std::int16_t* from, std::uint32_t columns, std::uint32_t padded, std::uint32_t codes,
-                    std::int16_t* to) {
-  const std::uint32_t shifts = codes / 2;
+// From the order of the row to that of its blocks, or groups of bytes.
+static void arrange(const std::int16_t* from, std::uint32_t columns, std::uint32_t padded, Format format, std::int16_t* to) {
+#if defined(__ARM_FEATURE_DOTPROD)
+  (void)padded;
+  split_bytes(from, columns, format, to);
+#else
+  const std::uint32_t codes = codes_in_word(format), shifts = codes / 2;
   std::memset(to + columns, 0, (padded - columns) * sizeof(std::int16_t));
   for (std::uint32_t word = 0; word < columns / codes; ++word, from += codes) {
     std::int16_t* block = to + word / kLanes * kLanes * codes + word % kLanes * 2;
@@ -35,12 +39,13 @@ static void arrange(const std::int16_t* from, std::uint32_t columns, std::uint32
       block[j * 2 * kLanes + 1] = from[j + shifts];
     }
   }
+#endif
 }
 
 void Operand::set_row(std::uint32_t row, const float* x) {
   if (operands == Operands::kInt16) {
     scales[row] = quantise_row(x, columns, ordered, sums_of(row));
-    return arrange(ordered, columns, padded, codes_in_word(format), shorts_of(row));
+    return arrange(ordered, columns, padded, format, shorts_of(row));
   }
   float* to = values_of(row);
   for (std::uint32_t group = 0; group < columns / LILY_GROUP_SIZE; ++group, x += LILY_GROUP_SIZE, to += LILY_GROUP_SIZE) {
@@ -161,12 +166,23 @@ static inline void dot_shorts(const Weight& row, const Weight& ahead, const Oper
     }
   };
   auto offset_of = [&](std::uint32_t block) { return std::size_t(block) * kBlock * kBits / 8; };
+  auto add_group = [&](Vi (&dot)[kProducts], std::uint32_t group) {
+    const std::size_t offset = std::size_t(group) * group_bytes(kFormat);
+#if defined(__ARM_FEATURE_DOTPROD)
+    if (offset % 64 == 0) __builtin_prefetch(ahead.codes + offset);
+    dot_group<kFormat>(row.codes + offset, shorts, group, dot);
+#else
+    for (std::uint32_t i = 0; i < LILY_GROUP_SIZE / kBlock; ++i)
+      add_block(dot, group * (LILY_GROUP_SIZE / kBlock) + i, load<Vi>(row.codes + offset + offset_of(i)));
+#endif
+  };
 
   Vf acc[2][kProducts] = {};
   auto add_groups = [&](std::uint32_t group0, auto number) {
     const std::uint32_t count = number;  // a constant where it is worth it
     const Vf scales = pair_values_part<kFormat>(row.scales, group0, count);
-    const Vf biases = pair_values_part<kFormat>(row.biases, group0, count);
+    Vf biases = pair_values_part<kFormat>(row.biases, group0, count);
+    if constexpr (kCodeOffset<kFormat> != 0) biases += float(kCodeOffset<kFormat>) * scales;
     for (int p = 0; p < kProducts; ++p) acc[0][p] += biases * load_part(x.sums_of(products[p].row) + group0, count);
     if constexpr (kBlock > int(LILY_GROUP_SIZE)) {
 #pragma GCC unroll 8
@@ -182,14 +198,10 @@ static inline void dot_shorts(const Weight& row, const Weight& ahead, const Oper
         for (int p = 0; p < kProducts; ++p) acc[0][p] += two_lanes(scales, count - 1) * to_float(dot[p]);
       }
     } else {
-      constexpr std::uint32_t kBlocksOfGroup = LILY_GROUP_SIZE / kBlock;
 #pragma GCC unroll 8
       for (std::uint32_t i = 0; i < count; ++i) {
         Vi dot[kProducts] = {};
-        for (std::uint32_t b = 0; b < kBlocksOfGroup; ++b) {
-          const std::uint32_t block = (group0 + i) * kBlocksOfGroup + b;
-          add_block(dot, block, load<Vi>(row.codes + offset_of(block)));
-        }
+        add_group(dot, group0 + i);
         for (int p = 0; p < kProducts; ++p) acc[i % 2][p] += scales[i] * to_float(dot[p]);
       }
     }

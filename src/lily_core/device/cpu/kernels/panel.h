@@ -1,6 +1,7 @@
 // Panels of a weight: some of its rows, as columns of lanes, unpacked for products with many rows of activations.
 #pragma once
 
+#include "device/cpu/kernels/byte_dots.h"
 #include "device/cpu/kernels/int_tile.h"
 #include "device/cpu/kernels/product.h"
 #include "device/cpu/kernels/quant.h"
@@ -29,6 +30,16 @@ static inline void transpose_words(const RowPlaces& rows, std::size_t offset, Vi
   words[2] = zip_low64(high01, high23);
   words[3] = zip_high64(high01, high23);
 }
+
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+// words: 8 bytes from `offset` on of rows 0 and 1, of rows 2 and 3, and the next 8 bytes of them.
+static inline void pair_rows(const RowPlaces& rows, std::size_t offset, Vi (&words)[4]) {
+  Vi v[4];
+  for (int i = 0; i < 4; ++i) v[i] = load<Vi>(rows.at[i] + offset);
+  words[0] = zip_low64(v[0], v[1]), words[1] = zip_low64(v[2], v[3]);
+  words[2] = zip_high64(v[0], v[1]), words[3] = zip_high64(v[2], v[3]);
+}
+#endif
 
 // 8 bfloat16 numbers of each row: to[g * stride] is number g of every row.
 static inline void transpose_bf16(const RowPlaces& rows, std::size_t offset, float* to, std::size_t stride) {
@@ -95,7 +106,8 @@ static inline void unpack_floats(const Weight& w, std::uint32_t width, std::uint
 }
 
 // Unpacks the codes of kTileColumns rows of a weight for int_tile, a unit at a time, so that it hides behind the products with
-// the panel before: [word][vector of kLanes rows]. With each unit it asks memory for as many bytes of rows that come later, in
+// the panel before: [word][vector of kLanes rows], or with i8mm
+// [8 elements][vector of 2 rows]. With each unit it asks memory for as many bytes of rows that come later, in
 // the order in which they lie: hardware does not foresee them.
 template <Format kFormat>
 class PanelWriter {
@@ -121,10 +133,17 @@ class PanelWriter {
     __builtin_prefetch(scales_ahead_), __builtin_prefetch(biases_ahead_);
     codes_ahead_ += kUnitBytes, scales_ahead_ += kUnitPairBytes, biases_ahead_ += kUnitPairBytes;
     Vi words[4];
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+    pair_rows(rows_[half_], offset_, words);
+    Vi* to = to_ + 2 * half_;
+#pragma GCC unroll 8
+    for (int i = 0; i < kUnitVectors; ++i) to[i / 2 * 4 + i % 2] = codes(words, i);
+#else
     transpose_words(rows_[half_], offset_, words);
     Vi* to = to_ + half_;
 #pragma GCC unroll 16
     for (int i = 0; i < kUnitVectors; ++i) to[2 * i] = codes(words, i);
+#endif
     offset_ += 16 * half_, to_ += 2 * kUnitVectors * half_;
     half_ ^= 1;
     --units_left_;
@@ -144,6 +163,11 @@ class PanelWriter {
 
   // Vector `i` of the words.
   static Vi codes(const Vi (&words)[4], int i) {
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+    return kIs4Bit ? (words[i / 4 * 2 + i % 2] >> (4 * (i / 2 % 2))) & 0x0f0f0f0f : words[i];
+#elif defined(__ARM_FEATURE_DOTPROD)
+    if constexpr (!kIs4Bit) return words[i] ^ std::int32_t(0x01010101u * kCodeOffset<kFormat>);
+#endif
     if constexpr (kParts == 2) return kIs4Bit ? (words[i / 2] >> (4 * (i % 2))) & 0x0f0f0f0f : words[i];
     const int shift = kBits * (i % 4);
     if constexpr (kIs4Bit) return (words[i / 4] >> shift) & 0x000f000f;

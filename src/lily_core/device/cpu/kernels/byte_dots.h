@@ -1,0 +1,82 @@
+// Products of 16-bit integers with codes out of products of bytes, of which arm64 with dotprod does 16 in one instruction:
+// q = 256 · upper + lower, both signed. Over a group the products with the upper bytes come first, then one shift by 8, then
+// those with the lower bytes: one accumulator, and its sum is exact.
+#pragma once
+
+#include "device/cpu/kernels/quant.h"
+
+namespace lily::cpu::LILY_ISA {
+
+// What codes are made smaller by where both sides have to be signed bytes (dotprod without i8mm):
+// w = scale · (code - offset) + (bias + offset · scale).
+template <Format kFormat>
+constexpr int kCodeOffset =
+#if defined(__ARM_FEATURE_DOTPROD) && !defined(__ARM_FEATURE_MATMUL_INT8)
+    is_4_bit(kFormat) ? 0 : 128;
+#else
+    0;
+#endif
+
+#if defined(__ARM_FEATURE_DOTPROD)
+// Each lane adds the products of four neighbours.
+static inline int32x4_t dot_bytes(int32x4_t acc, uint8x16_t codes, int8x16_t x) {
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+  return vusdotq_s32(acc, codes, x);
+#else
+  return vdotq_s32(acc, vreinterpretq_s8_u8(codes), x);
+#endif
+}
+
+// A group's codes as 4 vectors of bytes: in their own order; of 4 bits, of 32 codes the even ones before the odd ones.
+template <Format kFormat>
+static inline void load_codes(const std::uint8_t* from, uint8x16_t (&codes)[4]) {
+  for (int i = 0; i < 4; ++i) {
+    if constexpr (!is_4_bit(kFormat)) {
+      codes[i] = veorq_u8(vld1q_u8(from + 16 * i), vdupq_n_u8(kCodeOffset<kFormat>));
+    } else if (i % 2 == 0) {
+      const uint8x16_t pairs = vld1q_u8(from + 8 * i);
+      codes[i] = vandq_u8(pairs, vdupq_n_u8(15));
+      codes[i + 1] = vshrq_n_u8(pairs, 4);
+    }
+  }
+}
+
+// The 64 integers of each group as 64 upper bytes and 64 lower ones, in the order of load_codes.
+static inline void split_bytes(const std::int16_t* from, std::uint32_t columns, Format format, std::int16_t* to) {
+  auto* bytes = reinterpret_cast<std::uint8_t*>(to);
+  for (std::uint32_t i = 0; i < columns; i += 32) {
+    const auto* shorts = reinterpret_cast<const std::uint8_t*>(from + i);
+    std::uint8_t* upper = bytes + i / LILY_GROUP_SIZE * 2 * LILY_GROUP_SIZE + i % LILY_GROUP_SIZE;
+    // A lower byte of 128 or more is a negative number: the upper one makes up for it.
+    auto store = [&](int at, uint8x16_t low, uint8x16_t high) {
+      vst1q_u8(upper + at, vsraq_n_u8(high, low, 7));
+      vst1q_u8(upper + LILY_GROUP_SIZE + at, low);
+    };
+    if (is_4_bit(format)) {
+      const uint8x16x4_t v = vld4q_u8(shorts);
+      store(0, v.val[0], v.val[1]), store(16, v.val[2], v.val[3]);
+    } else {
+      const uint8x16x2_t a = vld2q_u8(shorts), b = vld2q_u8(shorts + 32);
+      store(0, a.val[0], a.val[1]), store(16, b.val[0], b.val[1]);
+    }
+  }
+}
+
+// dot[p] = Σ (code - offset) · q over one group, spread over the lanes, for the rows that split_bytes made.
+template <Format kFormat, int kProducts>
+static inline void dot_group(const std::uint8_t* group_codes, const std::int16_t* const (&rows)[kProducts], std::size_t group,
+                             Vi (&dot)[kProducts]) {
+  uint8x16_t codes[4];
+  load_codes<kFormat>(group_codes, codes);
+  for (int p = 0; p < kProducts; ++p) {
+    const auto* upper = reinterpret_cast<const std::int8_t*>(rows[p] + group * LILY_GROUP_SIZE);
+    int32x4_t acc = vdupq_n_s32(0);
+    for (int i = 0; i < 4; ++i) acc = dot_bytes(acc, codes[i], vld1q_s8(upper + 16 * i));
+    acc = vshlq_n_s32(acc, 8);
+    for (int i = 0; i < 4; ++i) acc = dot_bytes(acc, codes[i], vld1q_s8(upper + LILY_GROUP_SIZE + 16 * i));
+    dot[p] = (Vi)acc;
+  }
+}
+#endif
+
+}  // namespace lily::cpu::LILY_ISA
