@@ -1,6 +1,7 @@
 """Every kernel test runs on every device of this build, in every precision: on the CPU with each instruction set and
 once in the checked mode, on Metal with halves, matrix products of a prefill in both of their forms."""
 
+import platform
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from tests.kernels.harness import NANO, Run
 COVERAGE = "test_every_kernel.py"
 runs: list[Run] = []
 
-MODES = ("baseline", "avx2", "avx512", "checked")
+IS_ARM64 = platform.machine() in ("arm64", "aarch64")
+MODES = ("baseline", *(("dotprod", "i8mm") if IS_ARM64 else ("avx2", "avx512")), "checked")
 CPU = [("cpu", mode, activation) for activation in ("f32", "i16") for mode in MODES]
 METAL = [("metal", "simdgroup", "f16")]
 TENSOR = [("metal", "tensor", "f16")]

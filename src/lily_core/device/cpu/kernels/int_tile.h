@@ -27,8 +27,9 @@ constexpr int kPanelVectors = 2 * kPanelWords;          // of kLanes words: of a
 constexpr int kTurnWords = 8;                           // that are multiplied in a turn
 constexpr int kGroupTurns = kGroupWords / kTurnWords;
 
-// Rows of the tile: two accumulators each, two vectors of the panel and a word of x must fit the registers.
-#if defined(__AVX512F__) || defined(__aarch64__)
+// Rows of the tile: two accumulators each, two vectors of the panel and a word of x must fit the registers. Without dot products
+// arm64 needs others for what it multiplies.
+#if defined(__AVX512F__) || defined(__ARM_FEATURE_DOTPROD)
 constexpr int kIntTileRows = 8;
 #else
 constexpr int kIntTileRows = 4;
