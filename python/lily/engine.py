@@ -337,17 +337,18 @@ class Engine:
         """A new session that continues what `Session.save` wrote.
 
         Raises SnapshotError for a file that is damaged or of another model, quantisation, tokenizer or chat template,
-        ContextLengthError if it is longer than this engine's context, MemoryLimitError.
+        ContextLengthError if it is longer than this engine's context, MemoryLimitError; of a closed engine always
+        EngineClosedError.
         """
-        file = StateFile.read(Path(path), self._fingerprints())
-        if len(file.token_ids) > self._max_context:
-            raise context_length_error(len(file.token_ids), 0, self._max_context)
         session = self.session()
         try:
-            session._load(file)
-        except ValueError as error:
-            session.close()
-            raise snapshot_error(Path(path), f"it holds no state of this model: {error}") from error
+            file = StateFile.read(Path(path), self._fingerprints())
+            if len(file.token_ids) > self._max_context:
+                raise context_length_error(len(file.token_ids), 0, self._max_context)
+            try:
+                session._load(file)
+            except ValueError as error:
+                raise snapshot_error(Path(path), f"it holds no state of this model: {error}") from error
         except BaseException:
             session.close()
             raise

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from lily import ContextLengthError, Engine, LilyError, SnapshotError
+from lily import ContextLengthError, Engine, EngineClosedError, LilyError, SnapshotError
 from lily.config import load_config
 from lily.fingerprint import fingerprints, identity
 from lily.state_file import StateFile
@@ -247,3 +247,10 @@ def test_a_state_of_other_sizes_is_an_error_of_its_own(engine: Engine, tmp_path:
     right.write(path)
     with engine.load_session(path) as session:
         assert session.token_ids == [1, 2, 3]
+
+
+def test_a_closed_engine_says_so_whatever_the_file(tmp_path: Path) -> None:
+    engine = Engine("lily-nano", max_context=512, progress=False)
+    engine.close()
+    with pytest.raises(EngineClosedError):
+        engine.load_session(tmp_path / "missing.lily")
