@@ -30,7 +30,7 @@ if(APPLE)
 endif()
 
 file(GLOB LILY_SOFTMETAL_SOURCES CONFIGURE_DEPENDS tests/softmetal/*.mm tests/softmetal/*.cpp)
-set(flags --target=${CMAKE_SYSTEM_PROCESSOR}-linux-gnu -std=c++20 -O1 -g -fPIC -fvisibility=hidden -fexceptions -Wall -Wextra
+set(flags --target=${CMAKE_SYSTEM_PROCESSOR}-linux-gnu -std=c++20 -O2 -g -fPIC -fvisibility=hidden -fexceptions -Wall -Wextra
   -isystem ${CMAKE_CURRENT_SOURCE_DIR}/tools/metal_stub
   -I${CMAKE_CURRENT_SOURCE_DIR}/src/lily_core -I${CMAKE_CURRENT_SOURCE_DIR}/shaders -I${CMAKE_CURRENT_SOURCE_DIR}
   # Software Metal compiles shaders by `python -m tools.msl`.

@@ -87,6 +87,45 @@ def test_simdgroup_operation_after_a_lane_returned():
         row_sum(X, source)
 
 
+MULTIPLY = "simdgroup_multiply_accumulate(sum, l, r, sum);"
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("good", [MULTIPLY, "simdgroup_load(l, left + row * DEPTH + k, DEPTH);"])
+def test_simdgroup_matrices_in_a_branch(good, reverse):
+    source = broken("matrix", good, f"if (tid % 32 != 7) {{ {good} }}")
+    with pytest.raises(KernelFault, match=r"simdgroup matrices in divergent control flow: thread \d+ last at shader:\d+"):
+        matrix(source, reverse)
+
+
+def test_simdgroup_matrices_after_a_lane_returned():
+    store = "simdgroup_store(sum, c + (m0 + row)"
+    source = broken("matrix", store, f"if (tid == 31) return;\n  {store}")
+    with pytest.raises(KernelFault, match="divergent control flow: thread 0 last at shader:33, thread 31 last at shader:28"):
+        matrix(source, False)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_missing_barrier_of_a_simdgroup_around_a_matrix(which):
+    """The lane that computes runs before all others, or behind them."""
+    parts = ["tile[lane] = y[lane]; tile[lane + 32] = y[lane + 32];", "simdgroup_float8x8 m; simdgroup_load(m, tile);",
+             "tile[lane] = 0.0f; tile[lane + 32] = 0.0f; simdgroup_store(m, y);"]  # fmt: skip
+    barriers = ["simdgroup_barrier(mem_flags::mem_threadgroup);"] * 2
+    x = np.arange(64, dtype=np.float32)
+
+    def is_right(reverse):
+        text = kernel(
+            f"threadgroup float tile[64]; {parts[0]} {barriers[0]} {parts[1]} {barriers[1]} {parts[2]}",
+            "device float* y [[buffer(0)]], uint lane [[thread_index_in_simdgroup]]",
+        )
+        source = text.replace("<metal_stdlib>", "<metal_stdlib>\n#include <metal_simdgroup_matrix>", 1)
+        return np.array_equal(run(source, "f", [x], reverse=reverse)[0], x)
+
+    assert is_right(False) and is_right(True)
+    barriers[which] = ""
+    assert is_right(False) != is_right(True)
+
+
 def test_threadgroup_memory_read_before_it_is_written():
     source = broken("reduce", "if (lane == 0) partial[simdgroup] = sum;", "")
     assert np.isnan(row_sum(X, source)).all()

@@ -60,19 +60,22 @@ struct Place {
   bool operator==(const Place&) const = default;
 };
 
+struct Simdgroup;
 struct Fiber {
   void* stack_pointer = nullptr;
-  char* stack = nullptr;
-  msl_thread ids;
-  msl_call call;
+  Simdgroup* simdgroup = nullptr;
   Place place;  // of the last call that synchronised
   State state = State::kFresh;
   std::uint8_t parity = 0;
+  char* stack = nullptr;
+  msl_call call;
+  msl_thread ids;
 };
 
 // The lanes of a simdgroup as masks, and the operation that they meet at.
 struct Simdgroup {
-  std::uint32_t all, runnable, parked;
+  Fiber* lanes;
+  std::uint32_t all, runnable, parked, stopped;  // stopped: at a threadgroup barrier, or at their end
   Place place;
   msl_simd_function function;  // nullptr: a simdgroup barrier
   // Two sets in turn: a lane may reach the next operation before others have read the result of this one.
@@ -98,17 +101,21 @@ class Machine {
   void run_group();
   void release_barrier();
   void meet(msl_simd_function function, Place place);
-  void park();
-  Fiber* next();
+  void stop(State state);
+  void park(Fiber& self);
+  Fiber* next(Simdgroup& simdgroup);
+  Fiber* finish_meeting(Simdgroup& simdgroup);
+  Fiber* first_of(const Simdgroup& simdgroup, std::uint32_t lanes) const;
+  void start(Fiber& fiber);
   void resume(Fiber& fiber, void** save);
   static void fiber_main();
   void body();
   [[noreturn]] void leave();
   char* take_stack();  // its upper end
-  Simdgroup& group_of(const Fiber& fiber) { return simdgroups_[fiber.ids.simdgroup]; }
   void divergent(const char* what, const Fiber& a, const Fiber& b);
 
   const Launch* launch_ = nullptr;
+  bool is_forward_ = true;
   msl_group group_{};
   std::vector<Fiber> fibers_;
   std::vector<Simdgroup> simdgroups_;
@@ -216,17 +223,20 @@ char* Machine::take_stack() {
   return stack;
 }
 
-// Continues `fiber`, or starts it on a stack of its own; comes back when somebody continues *save.
-void Machine::resume(Fiber& fiber, void** save) {
+// What a switch to `fiber` finds on a stack of its own.
+void Machine::start(Fiber& fiber) {
+  fiber.stack = take_stack();
+  void** top = reinterpret_cast<void**>(fiber.stack) - 1;  // where a call would have put its return address
+  *top = nullptr;
+  top[-1] = reinterpret_cast<void*>(&fiber_main);
+  fiber.stack_pointer = top - kSwitchSlots;
+}
+
+// Continues `fiber`; comes back when somebody continues *save.
+inline void Machine::resume(Fiber& fiber, void** save) {
   current_ = &fiber;
   runtime.call = &fiber.call;
-  if (fiber.state == State::kFresh) {
-    fiber.stack = take_stack();
-    void** top = reinterpret_cast<void**>(fiber.stack) - 1;  // where a call would have put its return address
-    *top = nullptr;
-    top[-1] = reinterpret_cast<void*>(&fiber_main);
-    fiber.stack_pointer = top - kSwitchSlots;
-  }
+  if (fiber.state == State::kFresh) [[unlikely]] start(fiber);
   fiber.state = State::kReady;
   softmetal_switch(save, fiber.stack_pointer);
 }
@@ -238,10 +248,8 @@ void Machine::body() {
   for (;;) {
     launch_->kernel->entry(&current_->call);
     Fiber& done = *current_;
-    Simdgroup& simdgroup = group_of(done);
-    done.state = State::kDone;
-    simdgroup.runnable &= ~(1u << done.ids.lane);
-    Fiber* follower = next();
+    stop(State::kDone);
+    Fiber* follower = next(*done.simdgroup);
     if (follower && follower->state == State::kFresh) {
       follower->stack = done.stack;
       follower->state = State::kReady;
@@ -258,80 +266,106 @@ void Machine::body() {
   }
 }
 
-// The thread of the current simdgroup to run next; nullptr when all wait at a threadgroup barrier, are done, or have failed.
-Fiber* Machine::next() {
-  Simdgroup& simdgroup = group_of(*current_);
-  Fiber* first = &fibers_[current_->ids.simdgroup * kLanes];
-  if (!simdgroup.runnable && simdgroup.parked) {
-    if (simdgroup.parked != simdgroup.all) {
-      Fiber& waiting = first[__builtin_ctz(simdgroup.parked)];
-      Fiber& missing = first[__builtin_ctz(simdgroup.all & ~simdgroup.parked)];
-      divergent(missing.state == State::kDone ? "simdgroup operation after a lane returned"
-                                              : "simdgroup operation while a lane waits at a threadgroup barrier",
-                waiting, missing);
-      return nullptr;
-    }
-    if (simdgroup.function) {
-      ++counts.simdgroup_operations;
-      simdgroup.function(&simdgroup.slots[first->parity], simdgroup.all);
-    }
-    simdgroup.runnable = simdgroup.parked;
-    simdgroup.parked = 0;
+inline Fiber* Machine::first_of(const Simdgroup& simdgroup, std::uint32_t lanes) const {
+  return simdgroup.lanes + (is_forward_ ? __builtin_ctz(lanes) : 31 - __builtin_clz(lanes));
+}
+
+// The thread of the simdgroup to run next; nullptr when all wait at a threadgroup barrier, are done, or have failed.
+inline Fiber* Machine::next(Simdgroup& simdgroup) {
+  if (simdgroup.runnable) [[likely]] return first_of(simdgroup, simdgroup.runnable);
+  return simdgroup.parked ? finish_meeting(simdgroup) : nullptr;
+}
+
+// Does what the lanes have met for, when all have come.
+Fiber* Machine::finish_meeting(Simdgroup& simdgroup) {
+  Fiber* first = simdgroup.lanes;
+  if (simdgroup.parked != simdgroup.all) {
+    Fiber& waiting = first[__builtin_ctz(simdgroup.parked)];
+    Fiber& missing = first[__builtin_ctz(simdgroup.all & ~simdgroup.parked)];
+    divergent(missing.state == State::kDone ? "simdgroup operation after a lane returned"
+                                            : "simdgroup operation while a lane waits at a threadgroup barrier",
+              waiting, missing);
+    return nullptr;
   }
-  if (!simdgroup.runnable) return nullptr;
-  const bool forward = launch_->order == Order::kForward;
-  return first + (forward ? __builtin_ctz(simdgroup.runnable) : 31 - __builtin_clz(simdgroup.runnable));
+  if (simdgroup.function) {
+    ++counts.simdgroup_operations;
+    simdgroup.function(&simdgroup.slots[first->parity], simdgroup.all);
+  }
+  simdgroup.runnable = simdgroup.parked;
+  simdgroup.parked = 0;
+  return first_of(simdgroup, simdgroup.runnable);
 }
 
 // Lets others run until this thread is due again.
-void Machine::park() {
-  Fiber& self = *current_;
+inline void Machine::park(Fiber& self) {
   ++counts.parks;
-  Fiber* follower = next();
+  Fiber* follower = next(*self.simdgroup);
   if (follower == &self) {
     self.state = State::kReady;
-  } else if (follower) {
+  } else if (follower) [[likely]] {
     resume(*follower, &self.stack_pointer);
   } else {
     softmetal_switch(&self.stack_pointer, scheduler_);
   }
 }
 
-void Machine::meet(msl_simd_function function, Place place) {
+inline void Machine::meet(msl_simd_function function, Place place) {
   Fiber& self = *current_;
-  Simdgroup& simdgroup = group_of(self);
+  Simdgroup& simdgroup = *self.simdgroup;
   self.place = place;
   self.state = State::kSimdgroup;
   if (!simdgroup.parked) {
     simdgroup.place = place;
     simdgroup.function = function;
-  } else if (simdgroup.place != place || simdgroup.function != function) {
-    divergent("simdgroup operation in divergent control flow",
-              fibers_[self.ids.simdgroup * kLanes + __builtin_ctz(simdgroup.parked)], self);
+  } else if (simdgroup.place != place || simdgroup.function != function) [[unlikely]] {
+    divergent("simdgroup operation in divergent control flow", simdgroup.lanes[__builtin_ctz(simdgroup.parked)], self);
     leave();
   }
   const std::uint32_t bit = 1u << self.ids.lane;
   simdgroup.runnable &= ~bit;
   simdgroup.parked |= bit;
-  park();
+  park(self);
 }
 
 void* Machine::simd(const void* in, unsigned size, msl_simd_function function, Place place) {
   Fiber& self = *current_;
   self.parity ^= 1;
-  char* slot = group_of(self).slots[self.parity].lane[self.ids.lane];
-  if (size == 4) std::memcpy(slot, in, 4);  // most are: a call costs as much as the switch
-  else std::memcpy(slot, in, size);
+  char* slot = self.simdgroup->slots[self.parity].bytes + self.ids.lane * size;
+  switch (size) {  // a call of memcpy costs as much as the switch
+    case 4: std::memcpy(slot, in, 4); break;
+    case 8: std::memcpy(slot, in, 8); break;
+    default: std::memcpy(slot, in, size);
+  }
   meet(function, place);
   return slot;
+}
+
+// At a threadgroup barrier or the end: from the way there, all lanes must have met the same operations on matrices.
+inline void Machine::stop(State state) {
+  Fiber& self = *current_;
+  Simdgroup& simdgroup = *self.simdgroup;
+  self.state = state;
+  const std::uint32_t bit = 1u << self.ids.lane;
+  if (simdgroup.stopped) {
+    const Fiber& other = simdgroup.lanes[__builtin_ctz(simdgroup.stopped)];
+    if (other.call.trail.sum != self.call.trail.sum) [[unlikely]] {
+      const auto at = [](const Fiber& f) {
+        const msl_trail& trail = f.call.trail;
+        return "thread " + std::to_string(f.ids.index) + (trail.line ? " last at " + text({trail.file, trail.line}) : " at none");
+      };
+      outcome_.fault = "simdgroup matrices in divergent control flow: " + at(other) + ", " + at(self);
+      leave();
+    }
+  }
+  simdgroup.runnable &= ~bit;
+  simdgroup.stopped |= bit;
 }
 
 void Machine::threadgroup_barrier(Place place) {
   Fiber& self = *current_;
   self.place = place;
-  self.state = State::kBarrier;
-  group_of(self).runnable &= ~(1u << self.ids.lane);
-  park();
+  stop(State::kBarrier);
+  park(self);
 }
 
 std::string Machine::where() const {
@@ -367,10 +401,12 @@ void Machine::prepare(const Launch& launch) {
   for (unsigned i = 0; i < count; ++i) {
     Fiber& fiber = fibers_[i];
     fiber.ids = {{i % size.x, i / size.x % size.y, i / (size.x * size.y)}, i, i % kLanes, i / kLanes};
-    fiber.call = {launch.buffers, &group_, &fiber.ids};
+    fiber.call = {launch.buffers, &group_, &fiber.ids, {}};
+    fiber.simdgroup = &simdgroups_[i / kLanes];
   }
   for (unsigned i = 0; i < group_.simdgroups; ++i) {
     const unsigned lanes = std::min(kLanes, count - i * kLanes);
+    simdgroups_[i].lanes = &fibers_[i * kLanes];
     simdgroups_[i].all = lanes == kLanes ? ~0u : (1u << lanes) - 1;
   }
 }
@@ -389,7 +425,10 @@ void Machine::release_barrier() {
     fiber.state = State::kReady;
   }
   ++counts.barriers;
-  for (Simdgroup& simdgroup : simdgroups_) simdgroup.runnable = simdgroup.all;
+  for (Simdgroup& simdgroup : simdgroups_) {
+    simdgroup.runnable = simdgroup.all;
+    simdgroup.stopped = 0;
+  }
 }
 
 void Machine::run_group() {
@@ -397,20 +436,17 @@ void Machine::run_group() {
     fiber.state = State::kFresh;
     fiber.parity = 0;
     fiber.place = {};
+    fiber.call.trail = {0, "", 0};
   }
   for (Simdgroup& simdgroup : simdgroups_) {
     simdgroup.runnable = simdgroup.all;
-    simdgroup.parked = 0;
+    simdgroup.parked = simdgroup.stopped = 0;
   }
-  const bool forward = launch_->order == Order::kForward;
   const unsigned count = group_.simdgroups;
   for (bool open = true; open && outcome_.fault.empty();) {
     for (unsigned i = 0; i < count && outcome_.fault.empty(); ++i) {
-      const unsigned index = forward ? i : count - 1 - i;
-      Simdgroup& simdgroup = simdgroups_[index];
-      if (!simdgroup.runnable) continue;
-      const unsigned lane = forward ? __builtin_ctz(simdgroup.runnable) : 31 - __builtin_clz(simdgroup.runnable);
-      resume(fibers_[index * kLanes + lane], &scheduler_);
+      const Simdgroup& simdgroup = simdgroups_[is_forward_ ? i : count - 1 - i];
+      if (simdgroup.runnable) resume(*first_of(simdgroup, simdgroup.runnable), &scheduler_);
     }
     if (!outcome_.fault.empty()) break;
     release_barrier();
@@ -420,13 +456,14 @@ void Machine::run_group() {
 
 Outcome Machine::run(const Launch& launch) {
   launch_ = &launch;
+  is_forward_ = launch.order == Order::kForward;
   outcome_ = {};
   prepare(launch);
   const msl_kernel& kernel = *launch.kernel;
   const unsigned long long groups = 1ull * launch.groups.x * launch.groups.y * launch.groups.z;
   const std::uint64_t total = fibers_.empty() ? 0 : groups;
   for (std::uint64_t i = 0; i < total && outcome_.fault.empty(); ++i) {
-    const std::uint64_t at = launch.order == Order::kForward ? i : total - 1 - i;
+    const std::uint64_t at = is_forward_ ? i : total - 1 - i;
     group_.position = {unsigned(at % launch.groups.x), unsigned(at / launch.groups.x % launch.groups.y),
                        unsigned(at / launch.groups.x / launch.groups.y)};
     // Threadgroup memory starts undefined: as floats, NaN.

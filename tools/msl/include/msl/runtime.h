@@ -16,21 +16,30 @@ struct msl_thread {
   unsigned index, lane, simdgroup;
 };
 
-// One slot a lane: what a simdgroup operation takes in and gives back.
+// What a simdgroup operation takes in and gives back: one value after another, by lane, of at most 64 bytes.
 struct msl_slots {
-  alignas(64) char lane[32][64];
+  alignas(64) char bytes[32 * 64];
 };
 typedef void (*msl_simd_function)(msl_slots* slots, unsigned active);
+
+// What the operations on simdgroup matrices that a thread has met add up to, and where the last one was: the same for all lanes
+// of a simdgroup, or they went different ways.
+struct msl_trail {
+  unsigned sum;
+  const char* file;
+  int line;
+};
 
 struct msl_call {
   void* const* buffers;
   const msl_group* group;
   const msl_thread* self;
+  msl_trail trail;
 };
 
 // The runtime's side. Every call names the place in the shader, for messages about divergence.
 struct msl_runtime {
-  const msl_call* call;  // of the thread that runs now
+  msl_call* call;  // of the thread that runs now
   void* (*simd)(const void* in, unsigned size, msl_simd_function function, const char* file, int line);
   void (*simdgroup_barrier)(const char* file, int line);
   void (*threadgroup_barrier)(const char* file, int line);

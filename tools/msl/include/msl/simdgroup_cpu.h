@@ -9,16 +9,17 @@ template <class R, class T> MSL_INLINE R together(T value, msl_simd_function fun
   return *(R*)msl_host->simd(&value, sizeof value, function, file, line);
 }
 
+template <class T> MSL_INLINE T* values(msl_slots* slots) { return (T*)slots->bytes; }
 template <class T, class F> MSL_INLINE void butterfly(msl_slots* slots, uint active, F function, T identity) {
   T value[32], next[32];
-  for (int i = 0; i < 32; ++i) value[i] = (active >> i) & 1 ? *(T*)slots->lane[i] : identity;
+  for (int i = 0; i < 32; ++i) value[i] = (active >> i) & 1 ? values<T>(slots)[i] : identity;
   for (int offset = 16; offset; offset >>= 1) {
     for (int i = 0; i < 32; ++i) next[i] = function(value[i], value[i ^ offset]);
     for (int i = 0; i < 32; ++i) value[i] = next[i];
   }
-  for (int i = 0; i < 32; ++i) *(T*)slots->lane[i] = value[i];
+  for (int i = 0; i < 32; ++i) values<T>(slots)[i] = value[i];
 }
-template <class T> T any_active(msl_slots* slots, uint active) { return *(T*)slots->lane[__builtin_ctz(active)]; }
+template <class T> T any_active(msl_slots* slots, uint active) { return values<T>(slots)[__builtin_ctz(active)]; }
 template <class T> void sum(msl_slots* slots, uint active) {
   butterfly<T>(slots, active, [](T a, T b) { return T(a + b); }, T(0));
 }
@@ -41,7 +42,7 @@ template <class T, bool Inclusive> void prefix_sum(msl_slots* slots, uint active
   T running = T(0);
   for (int i = 0; i < 32; ++i) {
     if (!((active >> i) & 1)) continue;
-    T& value = *(T*)slots->lane[i];
+    T& value = values<T>(slots)[i];
     const T after = T(running + value);
     value = Inclusive ? after : running;
     running = after;
@@ -54,16 +55,15 @@ template <class T> struct fetch {
 constexpr uint kOwn = 32;
 template <class T> void gather(msl_slots* slots, uint active) {
   T value[32];
-  for (int i = 0; i < 32; ++i) value[i] = ((fetch<T>*)slots->lane[i])->value;
-  for (int i = 0; i < 32; ++i) {
-    fetch<T>* f = (fetch<T>*)slots->lane[i];
-    if (((active >> i) & 1) && f->from != kOwn) f->value = value[f->from];
-  }
+  fetch<T>* fetches = values<fetch<T>>(slots);
+  for (int i = 0; i < 32; ++i) value[i] = fetches[i].value;
+  for (int i = 0; i < 32; ++i)
+    if (((active >> i) & 1) && fetches[i].from != kOwn) fetches[i].value = value[fetches[i].from];
 }
 inline void ballot(msl_slots* slots, uint active) {
   uint votes = 0;
-  for (int i = 0; i < 32; ++i) votes |= (((active >> i) & 1) && *(uint*)slots->lane[i]) ? 1u << i : 0u;
-  for (int i = 0; i < 32; ++i) *(uint*)slots->lane[i] = votes;
+  for (int i = 0; i < 32; ++i) votes |= (((active >> i) & 1) && values<uint>(slots)[i]) ? 1u << i : 0u;
+  for (int i = 0; i < 32; ++i) values<uint>(slots)[i] = votes;
 }
 template <class T> MSL_INLINE T take(T value, uint from, const char* file, int line) {
   return together<fetch<T>>(fetch<T>{value, from}, gather<T>, file, line).value;
