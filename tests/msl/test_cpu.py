@@ -104,6 +104,21 @@ def test_simdgroup_matrices(reverse, operand):
 
 
 @BOTH_ORDERS
+def test_a_simdgroup_matrix_turns(reverse):
+    x = np.random.default_rng(3).standard_normal((10, 11)).astype(np.float32)
+    source = kernel(
+        "simdgroup_float8x8 m, n; const ulong2 from = ulong2(2, 1); "
+        "simdgroup_load(m, x, 11, from); simdgroup_load(n, x, 11, from, true); "
+        "simdgroup_store(m, y, 8, ulong2(0, 0), true); simdgroup_store(n, y + 64, 8); "
+        "simdgroup_multiply(n, m, simdgroup_float8x8(2.0f)); simdgroup_store(n, y, 8, ulong2(0, 16));",
+        "device const float* x [[buffer(0)]], device float* y [[buffer(1)]]",
+    ).replace("<metal_stdlib>", "<metal_stdlib>\n#include <metal_simdgroup_matrix>", 1)
+    y = run(source, "f", [x, np.zeros((3, 8, 8), np.float32)], reverse=reverse)[1]
+    block = x[1:9, 2:10]
+    np.testing.assert_array_equal(y, [block.T, block.T, 2 * block])
+
+
+@BOTH_ORDERS
 def test_tensor_operations_mask_the_edge(reverse):
     m, n, k = 40, 70, 48
     rng = np.random.default_rng(4)

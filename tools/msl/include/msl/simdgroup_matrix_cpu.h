@@ -12,6 +12,23 @@ MSL_INLINE bool holds_matrices(const char* file, int line) {
   return call->self->lane == 0;
 }
 MSL_INLINE bool holds_matrices() { return lane() == 0; }
+
+// Rows become columns: what rows have to exchange that are n = 4, 2 and 1 apart.
+#define MSL_EXCHANGE(m, i, n, a, b, c, d, e, f, g, h) \
+  { \
+    const matrix_row low = __builtin_shufflevector(m[i], m[i + n], a, b, c, d, e, f, g, h); \
+    m[i + n] = __builtin_shufflevector(m[i], m[i + n], a + n, b + n, c + n, d + n, e + n, f + n, g + n, h + n); \
+    m[i] = low; \
+  }
+MSL_INLINE void transpose(matrix_row (&m)[8]) {
+  MSL_EXCHANGE(m, 0, 4, 0, 1, 2, 3, 8, 9, 10, 11) MSL_EXCHANGE(m, 1, 4, 0, 1, 2, 3, 8, 9, 10, 11)
+  MSL_EXCHANGE(m, 2, 4, 0, 1, 2, 3, 8, 9, 10, 11) MSL_EXCHANGE(m, 3, 4, 0, 1, 2, 3, 8, 9, 10, 11)
+  MSL_EXCHANGE(m, 0, 2, 0, 1, 8, 9, 4, 5, 12, 13) MSL_EXCHANGE(m, 1, 2, 0, 1, 8, 9, 4, 5, 12, 13)
+  MSL_EXCHANGE(m, 4, 2, 0, 1, 8, 9, 4, 5, 12, 13) MSL_EXCHANGE(m, 5, 2, 0, 1, 8, 9, 4, 5, 12, 13)
+  MSL_EXCHANGE(m, 0, 1, 0, 8, 2, 10, 4, 12, 6, 14) MSL_EXCHANGE(m, 2, 1, 0, 8, 2, 10, 4, 12, 6, 14)
+  MSL_EXCHANGE(m, 4, 1, 0, 8, 2, 10, 4, 12, 6, 14) MSL_EXCHANGE(m, 6, 1, 0, 8, 2, 10, 4, 12, 6, 14)
+}
+#undef MSL_EXCHANGE
 }  // namespace msl
 
 namespace metal {
@@ -48,15 +65,17 @@ template <class T, int C, int R> MSL_INLINE simdgroup_matrix<T, C, R> make_fille
     if (!msl::holds_matrices(file, line)) return; \
     from += origin.y * stride + origin.x; \
     for (uint i = 0; i < 8; ++i) \
-      for (uint j = 0; j < 8; ++j) d.rows[i][j] = msl::convert<float>(T(transpose ? from[j * stride + i] : from[i * stride + j])); \
+      for (uint j = 0; j < 8; ++j) d.rows[i][j] = msl::convert<float>(T(from[i * stride + j])); \
+    if (transpose) msl::transpose(d.rows); \
   } \
   template <class T> \
-  MSL_INLINE void simdgroup_store(const simdgroup_matrix<T, 8, 8>& s, S T* to, ulong stride = 8, \
+  MSL_INLINE void simdgroup_store(simdgroup_matrix<T, 8, 8> s, S T* to, ulong stride = 8, \
                                   ulong2 origin = (ulong2)(0ul), bool transpose = false, MSL_PLACE) { \
     if (!msl::holds_matrices(file, line)) return; \
     to += origin.y * stride + origin.x; \
+    if (transpose) msl::transpose(s.rows); \
     for (uint i = 0; i < 8; ++i) \
-      for (uint j = 0; j < 8; ++j) (transpose ? to[j * stride + i] : to[i * stride + j]) = msl::convert<T>(s.rows[i][j]); \
+      for (uint j = 0; j < 8; ++j) to[i * stride + j] = msl::convert<T>(s.rows[i][j]); \
   }
 MSL_MATRIX_MEMORY(device) MSL_MATRIX_MEMORY(threadgroup)
 #undef MSL_MATRIX_MEMORY
