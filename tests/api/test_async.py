@@ -220,6 +220,6 @@ def test_a_long_prefill_stalls_a_running_stream_by_one_chunk_at_most(
     monkeypatch.setattr(wide_engine, "_runtime", recorder)
     with wide_engine.stream("Once", **LONG) as stream:  # type: ignore[arg-type]
         next(stream)
-        wide_engine.generate([1] * (recorder.max_chunk_tokens * 3), max_tokens=1)
+        wide_engine.generate([1] * (3 * 512), max_tokens=1)  # in chunks of 512, since the stream waits
     steps = "".join(step[0] for step in recorder.steps).lstrip("c")  # without the stream's own prompt
     assert steps.count("c") == 4 and "cc" not in steps  # the last chunk is the last token: the state before it is kept

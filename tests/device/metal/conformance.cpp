@@ -20,7 +20,7 @@
 #include "device/metal/metal_device.h"
 #include "device/metal/time_budget.h"
 #include "program/program.h"
-#include "tests/device/metal/recorded_35b.h"
+#include "tests/device/metal/outline_of_35b.h"
 #include "tests/softmetal/objc_runtime.h"
 #include "tests/softmetal/softmetal.h"
 
@@ -363,9 +363,9 @@ void expect_within_budget(const std::vector<Segment>& segments, std::uint32_t ro
 void check_budget() {
   for (const std::uint32_t context : {32'768u, 131'072u, 262'144u})
     for (const std::uint64_t device_gib : {16, 64}) {
-      Recording recording = record_35b(folder_of_35b, context, device_gib);
-      for (const std::uint32_t rows : {recording.chunk_tokens(), 16u}) {
-        Program program = recording.prefill(rows);
+      ProgramOutline outline = outline_of_35b(folder_of_35b, context, device_gib);
+      for (const std::uint32_t rows : {outline.chunk_tokens(), 16u}) {
+        Program program = outline.prefill(rows);
         for (const std::uint32_t position : {0u, context - rows})
           for (const double pace : {0.05, 1.0}) expect_within_budget(program.segments(), rows, position, pace);
       }
@@ -376,9 +376,9 @@ void check_budget() {
 // at the start of one only the first has anything to do, and no other is run.
 void check_time() {
   for (const std::uint64_t device_gib : {16, 64}) {
-    Recording recording = record_35b(folder_of_35b, 131'072, device_gib);
-    const std::uint32_t rows = recording.chunk_tokens();
-    Program recorded = recording.prefill(rows);
+    ProgramOutline outline = outline_of_35b(folder_of_35b, 131'072, device_gib);
+    const std::uint32_t rows = outline.chunk_tokens();
+    Program recorded = outline.prefill(rows);
     std::vector<const Dispatch*> stretches;
     for (const Dispatch& dispatch : recorded.segments()[3].dispatches)
       if (is_attention(dispatch)) stretches.push_back(&dispatch);

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "model/recording.h"
+#include "model/program_outline.h"
 
 inline lily::ModelConfig config_of_35b() {
   lily::ModelConfig config{};
@@ -37,6 +37,6 @@ inline lily::ModelConfig config_of_35b() {
   return config;
 }
 
-inline lily::Recording record_35b(const std::string& folder, std::uint32_t max_context, std::uint64_t device_gib) {
-  return lily::Recording(folder, config_of_35b(), max_context, device_gib << 30);
+inline lily::ProgramOutline outline_of_35b(const std::string& folder, std::uint32_t max_context, std::uint64_t device_gib) {
+  return lily::ProgramOutline(folder, config_of_35b(), max_context, device_gib << 30);
 }
