@@ -151,7 +151,7 @@ def test_behaviour_6_explain_names_where_prompts_part(make_rig):
 
 
 def test_behaviour_7_what_does_not_fit_is_refused_before_it_runs(make_rig, device):
-    rig = make_rig(max_context=2048, memory_limit={"cpu": 31 << 19, "metal": 9 << 20}[device], prefix_cache_bytes=0)
+    rig = make_rig(max_context=2048, memory_limit={"cpu": 31 << 19, "metal": 28 << 18}[device], prefix_cache_bytes=0)
     ran = []
     rig.runtime = CountingRuntime(rig.runtime, ran)
     other = rig.runtime.timeline()

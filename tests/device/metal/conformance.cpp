@@ -247,7 +247,10 @@ void check_order() {
 void check_submissions() {
   Doubling doubling;
   Device::Ticket last = 0;
-  for (int i = 0; i < 20; ++i) last = doubling.device->commit(*doubling.executable, 0);
+  change_settings([](softmetal::Settings& s) { s.stalls = true; });  // so that two of them are under way for certain
+  for (int i = 0; i < 2; ++i) last = doubling.device->commit(*doubling.executable, 0);
+  change_settings([](softmetal::Settings& s) { s.stalls = false; });
+  for (int i = 2; i < 20; ++i) last = doubling.device->commit(*doubling.executable, 0);
   doubling.device->wait(last);
   expect(last == 20, "a short program is one command buffer");
   doubling.chain.expect_all(doubling.chain.x, static_cast<float>((1 << 21) - 1));
