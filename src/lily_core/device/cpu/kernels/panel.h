@@ -106,9 +106,8 @@ static inline void unpack_floats(const Weight& w, std::uint32_t width, std::uint
 }
 
 // Unpacks the codes of kTileColumns rows of a weight for int_tile, a unit at a time, so that it hides behind the products with
-// the panel before: [word][vector of kLanes rows], or with i8mm
-// [8 elements][vector of 2 rows]. With each unit it asks memory for as many bytes of rows that come later, in
-// the order in which they lie: hardware does not foresee them.
+// the panel before: [word][vector of kLanes rows], or with i8mm [8 elements][vector of 2 rows]. With each unit it asks memory for
+// as many bytes of rows that come later, in the order in which they lie: hardware does not foresee them.
 template <Format kFormat>
 class PanelWriter {
  public:
