@@ -5,7 +5,18 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from tests.kernels.harness import FORMATS, NANO, Array, Run, normal, pack, random_weight, rms_ratio, unwritten
+from tests.kernels.harness import (
+    FORMATS,
+    NANO,
+    Array,
+    Run,
+    normal,
+    pack,
+    quantised,
+    random_weight,
+    rms_ratio,
+    unwritten,
+)
 from tests.oracles.rows import swiglu
 
 PRODUCT_BUDGET = 2e-6
@@ -64,6 +75,24 @@ def test_router(run: Run, form: str, experts: int) -> None:
 def test_shared_down(run: Run, form: str) -> None:
     sizes = NANO | {"shared_expert_intermediate_size": 512, "hidden_size": 192}
     store(run, "shared_down", form, sizes, 70, 512, [192])
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_ends_of_all_ranges(run: Run, form: str) -> None:
+    """Codes and rows of the largest numbers of either sign, in every order: what is computed in bytes must not wrap."""
+    width, top = 128, 2 ** int(form[1]) - 1
+    signs = [np.where(np.arange(width) // n % 2 == 0, 1.0, -1.0) for n in (1, 2, 4, 8, 16, 32, 64, 128)]
+    rng = np.random.default_rng(width)
+    shades = rng.choice([-1.0, -0.999, -0.004, 0.0, 0.004, 0.999, 1.0], (8, width))
+    y = np.concatenate([signs, np.negative(signs), shades]).astype(np.float32)
+    orders = [np.where(np.arange(width) // n % 2 == 0, top, 0) for n in (1, 2, 4, 8, 16, 32, 64, 128)]
+    codes = np.concatenate([orders, top - np.array(orders), rng.choice([0, top], (16, width))]).astype(np.uint8)
+    ones = np.ones((len(codes), width // 64))
+    w = quantised(form, codes, ones / top, 0 * ones)
+    to = unwritten(len(y), len(w.dense))
+    sizes = NANO | {"shared_expert_intermediate_size": width, "hidden_size": len(w.dense)}
+    run(f"shared_down_{form}_f32_tile", sizes, pack(len(y)), [y, *w.ranges, to], (len(w.dense), len(y), 1))
+    np.testing.assert_allclose(to, y @ w.dense.T, atol=width * run.bound(2e-6, 2e-4))
 
 
 @pytest.mark.parametrize("form", FORMATS)

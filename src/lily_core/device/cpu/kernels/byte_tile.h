@@ -6,6 +6,7 @@
 #include <arm_neon.h>
 
 #include "device/cpu/kernel.h"
+#include "device/cpu/kernels/shorts.h"
 #include "device/cpu/kernels/simd.h"
 
 namespace lily::cpu::LILY_ISA {
@@ -26,9 +27,18 @@ static inline bool is_paired([[maybe_unused]] std::uint32_t row, [[maybe_unused]
   v[0] = vreinterpret_u8_u32(vzip1_u32(a, b)), v[1] = vreinterpret_u8_u32(vzip2_u32(a, b));
 }
 
-// The 64 integers of a group of row `row` of `rows`, to the group's bytes of all these rows at `to`. With 4-bit codes the order
-// is that in which a shift and a mask leave them: even ones, then odd ones, of 8 neighbours or, with i8mm, of 16.
-static inline void store_group(const std::int16_t* from, bool is_4_bit, std::uint32_t row, std::uint32_t rows, std::byte* to) {
+constexpr int kParts = 2;  // of an integer
+constexpr int panel_codes(bool /*is_4_bit*/) { return 32; }  // vectors of a group of the panel
+constexpr bool has_pairs(bool /*is_4_bit*/) { return false; }
+constexpr float largest_integer(bool /*is_4_bit*/) { return kLargestShort; }
+constexpr int kIntTileRows = 8;
+
+// Writes a group of row `row` of `rows`, whose rows start at `to`. With 4-bit codes the order is that in which a shift and a mask
+// leave them: even ones, then odd ones, of 8 neighbours or, with i8mm, of 16.
+static inline void write_group(const Vi (&integers)[LILY_GROUP_SIZE / kLanes], bool is_4_bit, std::uint32_t row,
+                               std::uint32_t rows, std::byte* to) {
+  std::int16_t from[LILY_GROUP_SIZE];
+  for (int i = 0; i < int(LILY_GROUP_SIZE) / kLanes; ++i) store_shorts(from + i * kLanes, integers[i]);
   const bool paired = is_paired(row, rows);
   const std::size_t stride = paired ? 16 : 8;
   auto* upper = reinterpret_cast<std::uint8_t*>(to);
@@ -57,7 +67,7 @@ static inline void store_group(const std::int16_t* from, bool is_4_bit, std::uin
 
 // The sums of kRows rows and two vectors of kLanes columns.
 #if defined(__ARM_FEATURE_MATMUL_INT8)
-template <int kRows>
+template <int kRows, bool kIs4Bit>
 struct IntSums {
   int32x4_t at[(kRows + 1) / 2][4] = {};  // of a pair of rows and a pair of columns, columns first
 
@@ -90,7 +100,7 @@ struct IntSums {
   }
 };
 #else
-template <int kRows>
+template <int kRows, bool kIs4Bit>
 struct IntSums {
   int32x4_t at[kRows][2] = {};
 

@@ -61,13 +61,13 @@ static void ints_of(const Weight* w, std::uint32_t weights, std::uint32_t n0, st
     const std::uint32_t depth = std::min(groups - group0, kPanelGroups), turns = tiles * depth * kGroupTurns;
     Writer next = writer(number + 1);
     const std::uint32_t turn_units = (next.units_left() + turns - 1) / turns;
-    auto turn = [&] {
+    auto turn = [&]() __attribute__((always_inline)) {
       for (std::uint32_t unit = 0; unit < turn_units && next.units_left() > 0; ++unit) next.write_unit();
     };
     for_row_blocks<kIntTileRows>(s.rows, [&](std::uint32_t begin, std::uint32_t count) {
-      int_tile_of(count, s.ints_of(begin) + std::size_t(group0) * count * LILY_GROUP_SIZE * sizeof(std::int16_t),
-                  s.sums_of(begin) + group0 * count, s.int_panel[number % 2], s.scales + group0 * kTileColumns,
-                  s.biases + group0 * kTileColumns, depth, i > 0, s.product[strip % weights] + begin * kTileColumns, turn);
+      int_tile_of<is_4_bit(kFormat)>(count, s.ints_of(begin) + group0 * count * kRowGroupBytes, s.int_panel[number % 2],
+                                     s.scales + group0 * kTileColumns, s.biases + group0 * kTileColumns, depth, i > 0,
+                                     s.product[strip % weights] + begin * kTileColumns, turn);
     });
     next.write_rest();
   }

@@ -38,10 +38,9 @@ struct GemmScratch {
     for (float*& one : product) one = scratch.take<float>(kGemmRows * columns);
     if (operands == Operands::kInt16) {
       const std::size_t widest = widest_row(*call.model), groups = widest / LILY_GROUP_SIZE;
-      ints = scratch.take<std::byte>(kGemmRows * widest * sizeof(std::int16_t));
-      sums = scratch.take<float>(kGemmRows * groups);
+      ints = scratch.take<std::byte>(kGemmRows * groups * kRowGroupBytes);
       row_scales = scratch.take<float>(kGemmRows);
-      for (Vi*& one : int_panel) one = scratch.take<Vi>(kGemmIntDepth / LILY_GROUP_SIZE * kPanelVectors);
+      for (Vi*& one : int_panel) one = scratch.take<Vi>(kGemmIntDepth / LILY_GROUP_SIZE * panel_vectors(is_4_bit(format)));
       scales = scratch.take<float>(kTileColumns * groups);
       biases = scratch.take<float>(kTileColumns * groups);
     } else {
@@ -62,13 +61,11 @@ struct GemmScratch {
     }
     for_row_blocks<kIntTileRows>(rows, [&](std::uint32_t begin, std::uint32_t count) {
       for (std::uint32_t i = 0; i < count; ++i)
-        row_scales[begin + i] =
-            quantise_tile_row(row_at(begin + i), width, is_4_bit(format), i, count, ints_of(begin), sums_of(begin));
+        row_scales[begin + i] = quantise_tile_row(row_at(begin + i), width, is_4_bit(format), i, count, ints_of(begin));
     });
   }
   // Of the block of rows that starts with `row`.
-  std::byte* ints_of(std::uint32_t row) const { return ints + row * sizeof(std::int16_t) * width; }
-  float* sums_of(std::uint32_t row) const { return sums + row * std::size_t(width / LILY_GROUP_SIZE); }
+  std::byte* ints_of(std::uint32_t row) const { return ints + row * kRowGroupBytes * (width / LILY_GROUP_SIZE); }
 
   Operands operands;
   Format format;
@@ -79,10 +76,9 @@ struct GemmScratch {
   float* panel = nullptr;      // [column / kTileColumns][k][column % kTileColumns]
   float* sliver = nullptr;     // [kTileRows][kSliverStride]
 
-  std::byte* ints = nullptr;    // [block of rows][group][row of the block][64 integers], as quantise_tile_row writes them
-  float* sums = nullptr;        // [block of rows][group][row of the block]
+  std::byte* ints = nullptr;    // [block of rows][group], as quantise_tile_row writes them
   float* row_scales = nullptr;  // [rows]
-  Vi* int_panel[2] = {};        // [group][kPanelVectors]
+  Vi* int_panel[2] = {};        // [group][panel_vectors]
   float* scales = nullptr;      // [group][kTileColumns]
   float* biases = nullptr;      // likewise
 };

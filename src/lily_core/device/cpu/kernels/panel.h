@@ -11,18 +11,16 @@ namespace lily::cpu::LILY_ISA {
 // Where rows [n, n + kLanes) of a weight's component lie; those past the last row repeat it.
 struct RowPlaces {
   RowPlaces() = default;
-  RowPlaces(const void* component, std::size_t row_bytes, std::size_t offset, std::uint32_t n, std::uint32_t end) {
-    for (std::uint32_t lane = 0; lane < std::uint32_t(kLanes); ++lane)
-      at[lane] = reinterpret_cast<const std::uint8_t*>(component) + (n + lane < end ? n + lane : end - 1) * row_bytes + offset;
+  RowPlaces(const void* component, std::uint32_t row_bytes, std::size_t offset, std::uint32_t n, std::uint32_t end) {
+    const std::uint32_t first = std::min(n, end - 1), last = end - 1 - first;
+    const std::uint8_t* row = static_cast<const std::uint8_t*>(component) + std::size_t(first) * row_bytes + offset;
+    for (std::uint32_t lane = 0; lane < std::uint32_t(kLanes); ++lane) at[lane] = row + std::min(lane, last) * row_bytes;
   }
   const std::uint8_t* at[kLanes];
 };
 
-// words[j]: word `offset` / 4 + j of each row, 4 of them.
-static inline void transpose_words(const RowPlaces& rows, std::size_t offset, Vi* words) {
-  constexpr int kStride = 4;
-  Vi v[4];
-  for (int i = 0; i < 4; ++i) v[i] = load_quarters(rows.at + i, kStride, offset);
+// In each quarter words[j] gets word j of v[0], v[1], v[2], v[3].
+static inline void interleave_words(const Vi (&v)[4], Vi* words) {
   const Vi low01 = zip_low32(v[0], v[1]), low23 = zip_low32(v[2], v[3]);
   const Vi high01 = zip_high32(v[0], v[1]), high23 = zip_high32(v[2], v[3]);
   words[0] = zip_low64(low01, low23);
@@ -31,9 +29,41 @@ static inline void transpose_words(const RowPlaces& rows, std::size_t offset, Vi
   words[3] = zip_high64(high01, high23);
 }
 
+// words[j]: word `offset` / 4 + j of each row, 4 of them.
+static inline void transpose_words(const RowPlaces& rows, std::size_t offset, Vi* words) {
+  constexpr int kStride = 4;
+  Vi v[4];
+  for (int i = 0; i < 4; ++i) v[i] = load_quarters(rows.at + i, kStride, offset);
+  interleave_words(v, words);
+}
+
+// The same with as many words as a unit of a panel has.
+#if defined(__AVX512F__)
+constexpr int kUnitWords = 8;
+static inline void transpose_unit(const RowPlaces& rows, std::size_t offset, Vi (&words)[kUnitWords]) {
+  Vi of_rows[2][4];  // words (0, 4), (1, 5), (2, 6), (3, 7), each of four rows, then of the next four
+  for (int eight = 0; eight < 2; ++eight) {
+    const std::uint8_t* const* at = rows.at + 8 * eight;
+    Vi v[4];
+    for (int i = 0; i < 4; ++i)
+      v[i] = (Vi)_mm512_inserti64x4(_mm512_castsi256_si512(load<__m256i>(at[i] + offset)), load<__m256i>(at[i + 4] + offset), 1);
+    interleave_words(v, of_rows[eight]);
+  }
+  for (int j = 0; j < 4; ++j) {
+    words[j] = (Vi)_mm512_shuffle_i32x4((__m512i)of_rows[0][j], (__m512i)of_rows[1][j], 0x88);      // quarters 0 and 2 of both
+    words[4 + j] = (Vi)_mm512_shuffle_i32x4((__m512i)of_rows[0][j], (__m512i)of_rows[1][j], 0xdd);  // 1 and 3
+  }
+}
+#else
+constexpr int kUnitWords = 4;
+static inline void transpose_unit(const RowPlaces& rows, std::size_t offset, Vi (&words)[kUnitWords]) {
+  transpose_words(rows, offset, words);
+}
+#endif
+
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 // words: 8 bytes from `offset` on of rows 0 and 1, of rows 2 and 3, and the next 8 bytes of them.
-static inline void pair_rows(const RowPlaces& rows, std::size_t offset, Vi (&words)[4]) {
+static inline void pair_rows(const RowPlaces& rows, std::size_t offset, Vi (&words)[kUnitWords]) {
   Vi v[4];
   for (int i = 0; i < 4; ++i) v[i] = load<Vi>(rows.at[i] + offset);
   words[0] = zip_low64(v[0], v[1]), words[1] = zip_low64(v[2], v[3]);
@@ -80,7 +110,7 @@ static inline void unpack_floats(const Weight& w, std::uint32_t width, std::uint
   const std::size_t row_bytes = std::size_t(width) * kBits / 8, groups_a_row = width / LILY_GROUP_SIZE;
   for (std::uint32_t n = 0; n < columns; n += kLanes) {
     float* to = panel + std::size_t(n / kTileColumns) * kTileColumns * panel_depth + n % kTileColumns;
-    const RowPlaces rows(w.codes, row_bytes, std::size_t(k0) * kBits / 8, n0 + n, n0 + columns);
+    const RowPlaces rows(w.codes, std::uint32_t(row_bytes), std::size_t(k0) * kBits / 8, n0 + n, n0 + columns);
     for (std::uint32_t group = 0; group < depth / LILY_GROUP_SIZE; ++group) {
       float scales[kLanes], biases[kLanes];
       for (int lane = 0; lane < kLanes; ++lane) {
@@ -126,24 +156,33 @@ class PanelWriter {
     biases_ahead_ = later.biases + first * kPairBytes;
   }
 
-  // The next unit: 16 bytes of each of kLanes rows.
-  void write_unit() {
+  // The next unit: kUnitWords words of each of kLanes rows.
+  __attribute__((always_inline)) void write_unit() {
     for (int i = 0; i < kUnitBytes; i += 64) __builtin_prefetch(codes_ahead_ + i);
     __builtin_prefetch(scales_ahead_), __builtin_prefetch(biases_ahead_);
     codes_ahead_ += kUnitBytes, scales_ahead_ += kUnitPairBytes, biases_ahead_ += kUnitPairBytes;
-    Vi words[4];
+    Vi words[kUnitWords];
 #if defined(__ARM_FEATURE_MATMUL_INT8)
     pair_rows(rows_[half_], offset_, words);
     Vi* to = to_ + 2 * half_;
 #pragma GCC unroll 8
     for (int i = 0; i < kUnitVectors; ++i) to[i / 2 * 4 + i % 2] = codes(words, i);
 #else
-    transpose_words(rows_[half_], offset_, words);
+    transpose_unit(rows_[half_], offset_, words);
     Vi* to = to_ + half_;
-#pragma GCC unroll 16
+#pragma GCC unroll 32
     for (int i = 0; i < kUnitVectors; ++i) to[2 * i] = codes(words, i);
 #endif
-    offset_ += 16 * half_, to_ += 2 * kUnitVectors * half_;
+    offset_ += kUnitWords * 4 * half_, to_ += 2 * kUnitVectors * half_;
+#if defined(__AVX512VNNI__)
+    if constexpr (has_pairs(kIs4Bit)) {  // a unit is a group of its rows, and behind its codes lies what they are corrected by
+      Vi sum = {};
+#pragma GCC unroll 4
+      for (int i = 0; i < kUnitWords; i += 2) sum = add_pair(sum, even_codes(words[i]), even_codes(words[i + 1]));
+      to[2 * kUnitVectors] = whole_pairs(sum);
+      to_ += 2 * half_;
+    }
+#endif
     half_ ^= 1;
     --units_left_;
   }
@@ -154,15 +193,18 @@ class PanelWriter {
 
  private:
   static constexpr bool kIs4Bit = is_4_bit(kFormat);
-  static constexpr int kBits = kIs4Bit ? 4 : 8, kUnitBytes = 16 * kLanes, kUnitVectors = 128 / kBits / (2 * kParts);
-  static constexpr std::size_t kGroupBytes = group_bytes(kFormat);
+  static constexpr int kBits = kIs4Bit ? 4 : 8, kUnitBytes = kUnitWords * 4 * kLanes;
+  static constexpr std::uint32_t kGroupBytes = group_bytes(kFormat);
   static constexpr std::size_t kPairBytes = is_wide(kFormat) ? sizeof(float) : sizeof(std::uint16_t);
-  static constexpr std::uint32_t kGroupUnits = 2 * kGroupBytes / 16;
+  static constexpr std::uint32_t kGroupUnits = 2 * kGroupBytes / (kUnitWords * 4);
+  static constexpr int kUnitVectors = panel_codes(kIs4Bit) / kGroupUnits;
   static constexpr std::size_t kUnitPairBytes = kTileColumns * kPairBytes / kGroupUnits;
 
-  // Vector `i` of the words.
-  static Vi codes(const Vi (&words)[4], int i) {
-#if defined(__ARM_FEATURE_MATMUL_INT8)
+  // Vector `i` of a unit.
+  static Vi codes(const Vi (&words)[kUnitWords], int i) {
+#if defined(__AVX512VNNI__)
+    return words[i];
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
     return kIs4Bit ? (words[i / 4 * 2 + i % 2] >> (4 * (i / 2 % 2))) & 0x0f0f0f0f : words[i];
 #elif defined(__ARM_FEATURE_DOTPROD)
     if constexpr (!kIs4Bit) return words[i] ^ std::int32_t(0x01010101u * kCodeOffset<kFormat>);
