@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal, NoReturn, TypedDict, TypeGuard, cast, get_args
+from typing import Literal, TypedDict, cast, get_args
 
 from .errors import CheckpointError
-from .files import read_json, shown
-from .params import SamplingParams
+from .fields import MAX_SIZE, Fields, is_int, read_fields
+from .generation_config import sampling_defaults, stop_token_ids
 
 LayerType = Literal["linear_attention", "full_attention"]
 
 GROUP_SIZE = 64
-MAX_SIZE = 2**24  # of one size and of a product of two: devices count in 32 bits
 MAX_LAYERS = 1024  # of models that anybody made, the largest have a tenth of it
 FAMILIES = {"qwen3_5_moe": "qwen3_5_moe_text", "qwen3_next": "qwen3_next"}  # model_type -> that of the sizes
-SAMPLING_DEFAULTS = (
-    *("temperature", "top_p", "top_k", "min_p"),
-    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
-)
 QUANTIZATION = f"affine, 4 or 8 bits, group_size {GROUP_SIZE}"
 
 
@@ -106,62 +101,6 @@ class ModelConfig:
         }
 
 
-class Fields:
-    """A JSON object of a file, read field by field; what is wrong is refused by name."""
-
-    def __init__(self, path: Path, values: Mapping[str, object], prefix: str = "") -> None:
-        self.path = path
-        self.values = values
-        self.prefix = prefix
-
-    def refuse(self, name: str, expected: str, *, found: str | None = None, fix: str = "") -> NoReturn:
-        field = self.prefix + name
-        if found is None:
-            found = shown(self.values[name]) if name in self.values else "nothing"
-        text = f"{self.path}: field {field}: expected {expected}, found {found}" + (f". {fix}" if fix else "")
-        raise CheckpointError(text, path=str(self.path), field=field, expected=expected, found=found)
-
-    def has(self, name: str) -> bool:
-        """Whether the field is there and not null."""
-        return self.values.get(name) is not None
-
-    def section(self, name: str) -> Fields:
-        value = self.values.get(name)
-        if not isinstance(value, dict):
-            self.refuse(name, "an object")
-        return Fields(self.path, value, f"{self.prefix}{name}.")
-
-    def size(self, name: str, default: int | None = None, *, multiple_of: int = 1, largest: int = MAX_SIZE) -> int:
-        """A whole number from 1 to `largest`."""
-        value = self.values.get(name, default)
-        if not _is_int(value) or not 1 <= value <= largest or value % multiple_of:
-            kind = "a whole number" if multiple_of == 1 else f"a multiple of {multiple_of}"
-            self.refuse(name, f"{kind} from {multiple_of} to {largest}")
-        return value
-
-    def positive(self, name: str) -> float:
-        """A number > 0 within the range of float32."""
-        value = self.values.get(name)
-        if not _is_number(value) or not 1e-37 < value < 1e38:
-            self.refuse(name, "a number from 1e-37 to 1e38")
-        return float(value)
-
-    def require(self, name: str, *allowed: object) -> None:
-        """Refuses a field that is there with another value than those allowed. Absent and null mean the default."""
-        value = self.values.get(name)
-        if value is not None and not any(type(value) is type(a) and value == a for a in allowed):
-            self.refuse(name, " or ".join(shown(a) for a in allowed))
-
-    def token_ids(self, name: str, vocab_size: int) -> list[int]:
-        """A token id, a list of them, or nothing."""
-        value = self.values.get(name)
-        listed: list[object] = value if isinstance(value, list) else [] if value is None else [value]
-        ids = [i for i in listed if _is_int(i) and 0 <= i < vocab_size]
-        if len(ids) != len(listed):
-            self.refuse(name, f"token ids from 0 to {vocab_size - 1}")
-        return ids
-
-
 def load_config(folder: str | Path) -> ModelConfig:
     """Reads config.json, and generation_config.json, tokenizer_config.json and tokenizer.json as far as they exist.
 
@@ -169,7 +108,7 @@ def load_config(folder: str | Path) -> ModelConfig:
     families or outside what lily computes exactly.
     """
     folder = Path(folder)
-    top = _read(folder / "config.json")
+    top = read_fields(folder / "config.json")
     if top is None:
         raise CheckpointError(
             f"{folder}: the folder has no config.json", path=str(folder), expected="config.json", found="nothing"
@@ -207,8 +146,8 @@ def load_config(folder: str | Path) -> ModelConfig:
         rms_norm_eps=text.positive("rms_norm_eps"),
         max_position_embeddings=_max_positions(text),
         quantization=MappingProxyType(_quantization(top)),
-        stop_token_ids=_stop_token_ids(folder, top, text),
-        sampling_defaults=MappingProxyType(_sampling_defaults(folder)),
+        stop_token_ids=stop_token_ids(folder, top, text),
+        sampling_defaults=MappingProxyType(sampling_defaults(folder)),
     )
     _check_heads(text, config)
     return config
@@ -261,7 +200,7 @@ def _layer_types(text: Fields, num_layers: int) -> tuple[LayerType, ...]:
         interval = text.size("full_attention_interval", 4)
         return tuple("linear_attention" if (i + 1) % interval else "full_attention" for i in range(num_layers))
     types = text.values["layer_types"]
-    allowed = ("linear_attention", "full_attention")
+    allowed = get_args(LayerType)
     if not isinstance(types, list) or len(types) != num_layers or not all(t in allowed for t in types):
         text.refuse("layer_types", f"a list of {num_layers} (num_hidden_layers) of {' or '.join(allowed)}")
     return tuple(types)
@@ -292,7 +231,7 @@ def _require_default_rope(rope: Fields) -> None:
 def _max_positions(text: Fields) -> int | None:
     """None when the file gives no limit: absent, null or 0."""
     value = text.values.get("max_position_embeddings")
-    if value is None or (_is_int(value) and value == 0):
+    if value is None or (is_int(value) and value == 0):
         return None
     return text.size("max_position_embeddings")
 
@@ -320,84 +259,8 @@ def _quantization(top: Fields) -> dict[str, int]:
 def _bits(rule: Fields) -> int:
     for name, allowed in (("bits", (4, 8)), ("group_size", (GROUP_SIZE,))):
         value = rule.values.get(name)
-        if not _is_int(value) or value not in allowed:
+        if not is_int(value) or value not in allowed:
             rule.refuse(name, " or ".join(map(str, allowed)), fix=CONVERT_AGAIN)
     if rule.values.get("mode", "affine") != "affine":
         rule.refuse("mode", '"affine"', fix=CONVERT_AGAIN)
     return cast(int, rule.values["bits"])
-
-
-def _stop_token_ids(folder: Path, top: Fields, text: Fields) -> tuple[int, ...]:
-    """Union of eos_token_id of generation_config.json and config.json, and the id of the tokenizer's eos_token."""
-    vocab_size = text.size("vocab_size")
-    generation = _read(folder / "generation_config.json")
-    ids: list[int] = []
-    for fields in (generation, top, text):
-        if fields is not None:
-            ids += fields.token_ids("eos_token_id", vocab_size)
-    ids += _eos_token_ids(folder, vocab_size)
-    if not ids:
-        top.refuse("eos_token_id", "a token id, here or in generation_config.json, or the tokenizer's eos_token")
-    return tuple(dict.fromkeys(ids))
-
-
-def _eos_token_ids(folder: Path, vocab_size: int) -> list[int]:
-    """The id of tokenizer_config.json's eos_token, looked up among the added tokens; nothing when it names none."""
-    tokenizer = _read(folder / "tokenizer_config.json")
-    if tokenizer is None or not tokenizer.has("eos_token"):
-        return []
-    eos = tokenizer.values["eos_token"]
-    token = eos.get("content") if isinstance(eos, dict) else eos
-    if not isinstance(token, str):
-        tokenizer.refuse("eos_token", "a token's text")
-    for content, token_id in _added_tokens(folder, tokenizer):
-        if content == token and _is_int(token_id) and 0 <= token_id < vocab_size:
-            return [token_id]
-    tokenizer.refuse("eos_token", f"one of the added tokens, with an id below {vocab_size}")
-
-
-def _added_tokens(folder: Path, tokenizer: Fields) -> Iterable[tuple[object, object]]:
-    """(text, id) of the added tokens: of tokenizer_config.json, then of tokenizer.json, where newer files have them."""
-    if tokenizer.has("added_tokens_decoder"):
-        for key, entry in tokenizer.section("added_tokens_decoder").values.items():
-            if isinstance(entry, dict) and key.isascii() and key.isdigit():
-                yield entry.get("content"), int(key)
-    full = _read(folder / "tokenizer.json")
-    added = full.values.get("added_tokens") if full is not None else None
-    for entry in added if isinstance(added, list) else []:
-        if isinstance(entry, dict):
-            yield entry.get("content"), entry.get("id")
-
-
-def _sampling_defaults(folder: Path) -> dict[str, float | int]:
-    generation = _read(folder / "generation_config.json")
-    if generation is None:
-        return {}
-    generation.require("do_sample", True, False)
-    defaults: dict[str, float | int] = {}
-    for name in SAMPLING_DEFAULTS:
-        if not generation.has(name):
-            continue
-        value = generation.values[name]
-        try:
-            SamplingParams(**{name: value})  # type: ignore[arg-type]  # it checks the type
-        except (TypeError, ValueError) as error:
-            generation.refuse(name, str(error))
-        defaults[name] = cast(float, value)
-    if generation.values.get("do_sample") is False:
-        defaults["temperature"] = 0.0  # greedy, whatever temperature stands beside it
-    return defaults
-
-
-def _read(path: Path) -> Fields | None:
-    """The object in a JSON file; None when there is no such file."""
-    values = read_json(path)
-    return None if values is None else Fields(path, values)
-
-
-def _is_int(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
