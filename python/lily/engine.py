@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -24,11 +23,11 @@ from .chat_template import RenderedPrompt, load_chat_template
 from .config import ModelConfig, load_config
 from .disk_cache import DiskCache
 from .engine_options import DeviceName, DtypeName, check_max_context, check_options
-from .errors import CancelledError
 from .fingerprint import fingerprints, identity
 from .generation import Generation
 from .hub import find_model
 from .keywords import names_nearest_keyword
+from .loading import load_runtime
 from .memory import default_limit, format_bytes, parse_bytes
 from .messages import Message
 from .outputs import ChatChunk, ChatReply, Chunk, Completion
@@ -110,8 +109,16 @@ class Engine:
         try:
             self._finalizer = weakref.finalize(self, self._owner.close)
             cache_bytes = prefix_cache_bytes if prefix_cache_bytes in (None, 0) else parse_bytes(prefix_cache_bytes)
-            self._runtime = self._load(
-                folder, device=device, dtype=dtype, max_context=max_context, prefix_cache_bytes=cache_bytes
+            self._runtime = load_runtime(
+                self._owner,
+                folder,
+                self._config,
+                device=device,
+                dtype=dtype,
+                max_context=max_context,
+                memory_limit=self._memory_limit,
+                prefix_cache_bytes=cache_bytes,
+                report=ProgressReport(progress, f"loading {self._model}", "B"),
             )
             source = self._chat_template.source if self._chat_template is not None else None
             # Read when they are first needed: samples of all weight files.
@@ -131,42 +138,6 @@ class Engine:
         _log.info(report)
         if not callable(progress) and wants_progress(progress):
             print(report, file=sys.stderr)
-
-    def _load(
-        self, folder: Path, *, device: str, dtype: str, max_context: int | None, prefix_cache_bytes: int | None
-    ) -> _core.Runtime:
-        native = _core.ModelConfig(**self._config.core_arguments())
-        limit, owner = self._memory_limit, self._owner
-        model_context = self._config.max_position_embeddings or 0
-        debug = f"LILY_{(_core.default_device() if device == 'auto' else device).upper()}_DEBUG"
-
-        def job(request: Request[Progress, _core.Runtime]) -> Steps[Progress, _core.Runtime]:
-            def report(done: int, total: int) -> None:
-                if request.cancel_flag.is_set():
-                    raise CancelledError("loading was cancelled")
-                request.push(Progress(done, total))
-
-            runtime = _core.Runtime(
-                str(folder),
-                native,
-                device=device,
-                dtype=dtype,
-                max_context=max_context,
-                model_context=model_context,
-                memory_limit=limit,
-                prefix_cache_bytes=prefix_cache_bytes,
-                debug=os.environ.get(debug, ""),
-                progress=report,
-            )
-            owner.at_exit(runtime.close)
-            return runtime
-            yield  # makes this a generator
-
-        with ProgressReport(self._progress, f"loading {self._model}", "B") as bar:
-            request = owner.submit(job)
-            for progress in request:
-                bar.update(progress)
-            return request.result()
 
     @overload
     def generate(
