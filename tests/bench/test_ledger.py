@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from bench.ledger import CONFIG, PUBLISHED, Ledger, op_of
+from bench.dispatch_costs import op_of
+from bench.ledger import CONFIG, PUBLISHED, Ledger
 from tools.msl.preamble import FORMS
 
 STATE = 60 << 20  # bytes of recurrent state: docs/design/model.md, section 5
@@ -121,7 +122,8 @@ def test_prefill_takes_half_of_the_published_dispatches_a_chunk(
 def test_carried_sums_of_attention_are_a_small_part(ledger: Ledger, chunk_tokens: int) -> None:
     """Between two stretches of keys the sums of every row are written and read once."""
     cost = ledger.prefill(131_072, chunk_tokens).kernels["attn_prefill"]
-    queries = 2 * (2 + 1) * ledger.query * 131_072 * ledger.sizes["num_attention_layers"]  # q a few times, gate, y
+    layers = ledger.sizes["num_attention_layers"]
+    queries = 2 * (2 + 1) * ledger.costs.query * 131_072 * layers  # q a few times, gate, y
     assert 0 < cost.bytes_written < cost.bytes_read < 0.03 * cost.kv_traffic_bytes + queries
 
 
@@ -181,7 +183,7 @@ def test_prefill_of_a_chunk_and_a_piece(ledger: Ledger, chunk_tokens: int) -> No
 @pytest.mark.parametrize("chunk_tokens", CHUNKS)
 def test_attention_multiplies_each_row_with_its_keys_once(ledger: Ledger, chunk_tokens: int) -> None:
     flops = ledger.prefill(32_768, chunk_tokens).kernels["attn_prefill"].flops
-    assert flops == 4 * ledger.query * ledger.sizes["num_attention_layers"] * 32_768 * 32_769 / 2
+    assert flops == 4 * ledger.costs.query * ledger.sizes["num_attention_layers"] * 32_768 * 32_769 / 2
 
 
 def ledger_prints(*arguments: str) -> str:

@@ -220,7 +220,7 @@ def test_behaviour_9_command_buffers_stay_short_at_128k_tokens(chunk_tokens):
     for position in (0, 32_768, 131_072 - chunk_tokens):
         lengths = [0.0]
         for name, _, args, ranges in program:
-            cost = ledger._dispatch(name, args, ranges, position)
+            cost = ledger.costs.of(name, args, ranges, position)
             seconds = machine.seconds(cost.bytes_read + cost.bytes_written, cost.flops)
             if lengths[-1] + seconds > MAX_BUFFER_SECONDS:
                 lengths.append(0.0)
