@@ -18,8 +18,9 @@ from tools.msl.build import CACHE, Source, library
 
 ROOT = Path(__file__).parents[2]
 Array = NDArray[Any]
-_SOURCES = [ROOT / "tests/softmetal/fibers.cpp", ROOT / "tests/msl/runner.cpp"]
-_HEADERS = [ROOT / "tests/softmetal/fibers.h", ROOT / "tools/msl/include/msl/runtime.h"]
+_FIBERS = [ROOT / "tests/softmetal" / name for name in ("fibers", "stacks", "caught_faults")]
+_SOURCES = [*(stem.with_suffix(".cpp") for stem in _FIBERS), ROOT / "tests/msl/runner.cpp"]
+_HEADERS = [*(stem.with_suffix(".h") for stem in _FIBERS), ROOT / "tools/msl/include/msl/runtime.h"]
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 

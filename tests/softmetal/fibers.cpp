@@ -1,46 +1,13 @@
 #include "fibers.h"
 
-#include <pthread.h>
-#include <signal.h>
-#include <sys/mman.h>
-#include <ucontext.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
-#include <stdexcept>
 #include <vector>
 
-#ifndef __x86_64__
-#error "the switch between fibers is written for x86-64"
-#endif
-
-// Saves the callee's registers and the stack pointer in *save and continues where `to` was saved.
-asm(R"(
-.text
-.hidden softmetal_switch
-.globl softmetal_switch
-.type softmetal_switch, @function
-softmetal_switch:
-    pushq %rbp
-    pushq %rbx
-    pushq %r12
-    pushq %r13
-    pushq %r14
-    pushq %r15
-    movq %rsp, (%rdi)
-    movq %rsi, %rsp
-    popq %r15
-    popq %r14
-    popq %r13
-    popq %r12
-    popq %rbx
-    popq %rbp
-    ret
-.size softmetal_switch, .-softmetal_switch
-)");
-extern "C" __attribute__((visibility("hidden"))) void softmetal_switch(void** save, void* to);
+#include "caught_faults.h"
+#include "stacks.h"
 
 // What every switch goes through: the fewer frames, the fewer cache lines of each stack.
 #define SOFTMETAL_INLINE inline __attribute__((always_inline))
@@ -49,10 +16,6 @@ namespace softmetal {
 namespace {
 
 constexpr unsigned kLanes = 32;
-constexpr std::size_t kStackBytes = 256 << 10;
-constexpr std::size_t kGuardBytes = 4096;
-constexpr std::size_t kStaggerBytes = 704, kStaggers = 64;  // else the tops of all stacks fall into one set of the cache
-constexpr std::size_t kSwitchSlots = 7;  // registers and the address to return to
 
 enum class State : std::uint8_t { kFresh, kReady, kSimdgroup, kBarrier, kDone };
 
@@ -114,7 +77,6 @@ class Machine {
   static void fiber_main();
   void body();
   [[noreturn]] void leave();
-  char* take_stack();  // its upper end
   void divergent(const char* what, const Fiber& a, const Fiber& b);
 
   const Launch* launch_ = nullptr;
@@ -122,8 +84,7 @@ class Machine {
   msl_group group_{};
   std::vector<Fiber> fibers_;
   std::vector<Simdgroup> simdgroups_;
-  std::vector<char*> free_stacks_;
-  std::size_t num_stacks_ = 0;
+  Stacks stacks_;
   Fiber* current_ = nullptr;
   void* scheduler_ = nullptr;
   Outcome outcome_;
@@ -131,7 +92,6 @@ class Machine {
 
 std::mutex machine_mutex;
 Machine& machine = *new Machine;  // queue threads may outlive statics
-thread_local bool is_machine_thread = false;
 
 msl_runtime runtime = {
     nullptr,
@@ -145,94 +105,18 @@ msl_runtime runtime = {
     },
 };
 
+// Continues the thread whose access failed: it gives up the launch.
+void faulted(const Fault& fault) { machine.fail(std::string(fault.what) + ": " + machine.where(), fault.address); }
+
 std::string text(const Place& place) { return std::string(place.file) + ":" + std::to_string(place.line); }
 
 std::string text(msl_uint3 v) {
   return "(" + std::to_string(v.x) + ", " + std::to_string(v.y) + ", " + std::to_string(v.z) + ")";
 }
 
-// ---- Faults of a kernel: the handler lets the fiber continue in `faulted`, which gives up the launch.
-
-struct Crash {
-  const char* what;
-  std::uintptr_t address;  // 0: unknown
-} crash;
-struct sigaction previous_actions[NSIG];
-
-[[noreturn]] void faulted() { machine.fail(std::string(crash.what) + ": " + machine.where(), crash.address); }
-
-Crash crash_of(int number, const siginfo_t& info) {
-  if (number == SIGFPE) return {"integer division by zero or overflow", 0};
-  // What the processor refuses without looking at the page tables: a vector that is not aligned to its size.
-  if (info.si_code == SI_KERNEL) return {"access that is not aligned to its type", 0};
-  return {"access outside a buffer", reinterpret_cast<std::uintptr_t>(info.si_addr)};
-}
-
-void on_signal(int number, siginfo_t* info, void* context) {
-  if (is_machine_thread && machine.is_running_kernel()) {
-    crash = crash_of(number, *info);
-    auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
-    registers[REG_RSP] = ((registers[REG_RSP] - 256) & ~std::int64_t{15}) - 8;
-    registers[REG_RIP] = reinterpret_cast<std::int64_t>(&faulted);
-    return;
-  }
-  const struct sigaction& previous = previous_actions[number];
-  if (previous.sa_flags & SA_SIGINFO) return previous.sa_sigaction(number, info, context);
-  if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) return previous.sa_handler(number);
-  sigaction(number, &previous, nullptr);
-}
-
-// While a kernel runs. Not for longer: of two such runtimes in a process, each would come to stand in front of the other, and a
-// fault of neither would go round between them for ever.
-class CaughtSignals {
- public:
-  CaughtSignals() {
-    struct sigaction action {};
-    action.sa_sigaction = on_signal;
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-    for (const int number : kNumbers) sigaction(number, &action, &previous_actions[number]);
-    // A fiber that overruns its stack has none left for the handler.
-    static thread_local char alternate[64 << 10];
-    stack_t stack{};
-    stack.ss_sp = alternate;
-    stack.ss_size = sizeof alternate;
-    sigaltstack(&stack, nullptr);
-  }
-  ~CaughtSignals() {
-    for (const int number : kNumbers) {
-      struct sigaction now;
-      sigaction(number, nullptr, &now);
-      if (now.sa_sigaction == on_signal) sigaction(number, &previous_actions[number], nullptr);
-    }
-  }
-
- private:
-  static constexpr int kNumbers[] = {SIGSEGV, SIGBUS, SIGFPE};
-};
-
-// ---- Fibers
-
-char* Machine::take_stack() {
-  if (free_stacks_.empty()) {
-    void* memory = mmap(nullptr, kStackBytes + kGuardBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                        -1, 0);
-    if (memory == MAP_FAILED) throw std::runtime_error("no memory for the stack of a fiber");
-    mprotect(memory, kGuardBytes, PROT_NONE);
-    const std::size_t stagger = num_stacks_++ % kStaggers * kStaggerBytes;
-    return static_cast<char*>(memory) + kGuardBytes + kStackBytes - stagger;
-  }
-  char* stack = free_stacks_.back();
-  free_stacks_.pop_back();
-  return stack;
-}
-
-// What a switch to `fiber` finds on a stack of its own.
 void Machine::start(Fiber& fiber) {
-  fiber.stack = take_stack();
-  void** top = reinterpret_cast<void**>(fiber.stack) - 1;  // where a call would have put its return address
-  *top = nullptr;
-  top[-1] = reinterpret_cast<void*>(&fiber_main);
-  fiber.stack_pointer = top - kSwitchSlots;
+  fiber.stack = stacks_.take();
+  fiber.stack_pointer = begin_of(fiber.stack, &fiber_main);
 }
 
 // Continues `fiber`; comes back when somebody continues *save.
@@ -260,7 +144,7 @@ void Machine::body() {
       runtime.call = &follower->call;
       continue;
     }
-    free_stacks_.push_back(done.stack);
+    stacks_.give_back(done.stack);
     if (follower) {
       resume(*follower, &done.stack_pointer);
     } else {
@@ -477,7 +361,7 @@ Outcome Machine::run(const Launch& launch) {
   current_ = nullptr;
   if (!outcome_.fault.empty()) {  // stacks of threads that were left where they stood
     for (Fiber& fiber : fibers_)
-      if (fiber.state != State::kFresh && fiber.state != State::kDone) free_stacks_.push_back(fiber.stack);
+      if (fiber.state != State::kFresh && fiber.state != State::kDone) stacks_.give_back(fiber.stack);
   }
   return outcome_;
 }
@@ -486,12 +370,9 @@ Outcome Machine::run(const Launch& launch) {
 
 Outcome launch(const Launch& launch) {
   const std::lock_guard lock(machine_mutex);
-  const CaughtSignals caught;
+  const CaughtFaults caught([] { return machine.is_running_kernel(); }, faulted);
   *launch.library->runtime = &runtime;
-  is_machine_thread = true;
-  const Outcome outcome = machine.run(launch);
-  is_machine_thread = false;
-  return outcome;
+  return machine.run(launch);
 }
 
 Counts counts() {
