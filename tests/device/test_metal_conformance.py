@@ -1,4 +1,4 @@
-"""The Metal device over software Metal: conformance.cpp on both generations of the API and in both orders.
+"""The checks of metal/conformance on software Metal, on both generations of the API and in both orders.
 
 The same with faults planted in the device: each must be seen.
 """
@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +35,7 @@ class Build:
     objects: list[Path]
     flags: list[str]
     compiler: str
-    program: Path
+    program: list[Path]  # objects of the checks
     work: Path
 
     def link(self, output: Path, *others: Path) -> Path:
@@ -42,7 +43,7 @@ class Build:
         names = {other.name for other in others}
         objects = [path for path in self.objects if path.name not in names]
         archive = self.folder / "liblily_static.a"
-        run(self.compiler, self.program, *others, *objects, archive, "-lpthread", "-ldl", "-o", output)
+        run(self.compiler, *self.program, *others, *objects, archive, "-lpthread", "-ldl", "-o", output)
         return output
 
     def compile(self, source: Path, name: str) -> Path:
@@ -65,9 +66,17 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
     folder = lists[-1].parent.parent
     read = {name: (folder / "softmetal" / f"{name}.txt").read_text().split() for name in ("objects", "flags", "linker")}
     work = tmp_path_factory.mktemp("conformance")
-    program, compiler = work / "conformance.o", read["linker"][0]
-    source = Path(__file__).parent / "metal" / "conformance.cpp"
-    run(compiler, "-std=c++20", "-O1", *INCLUDES, "-c", source, "-o", program)
+    compiler = read["linker"][0]
+
+    sources = Path(__file__).parent / "metal" / "conformance"
+
+    def compiled(source: Path) -> Path:
+        output = work / f"{source.stem}.o"
+        run(compiler, "-std=c++20", "-O1", *INCLUDES, "-c", source, "-o", output)
+        return output
+
+    with ThreadPoolExecutor(2) as pool:
+        program = list(pool.map(compiled, sorted(sources.glob("*.cpp"))))
     return Build(folder, list(map(Path, read["objects"])), read["flags"], compiler, program, work)
 
 
@@ -104,7 +113,7 @@ def headers_of_35b(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_no_command_buffer_passes_the_time_budget(
     conformance: Path, headers_of_35b: str, check: str, words: tuple[str, ...]
 ) -> None:
-    """A chunk of the 35B up to 131,072 tokens, of the length that GPUs with little and with much memory take."""
+    """Chunks of the 35B in contexts of up to 262,144 tokens, as long as GPUs with little and with much memory take."""
     assert outcome(conformance, check, *words, headers_of_35b) == ""
 
 

@@ -1,0 +1,105 @@
+// Kernels, compilers and GPUs that fail.
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "device/device.h"
+#include "tests/device/metal/conformance/checks.h"
+
+namespace lily::conformance {
+namespace {
+
+struct Failure {
+  std::string code, kernel, message;
+  bool fatal = false;
+};
+
+// What `work` fails with.
+Failure failure_of(auto&& work) {
+  try {
+    work();
+  } catch (const DeviceError& error) {
+    return {error.code, error.kernel, error.what(), error.fatal};
+  }
+  return {};
+}
+
+void expect_code(const Failure& failure, const std::string& code) {
+  expect(failure.code == code, "the error's code is \"" + failure.code + "\"");
+}
+
+// A failed command buffer is an error with Metal's code, and the device goes on.
+void check_failure() {
+  Doubling doubling;
+  change_settings([](softmetal::Settings& s) { s.fail_code = 2; });
+  const Failure failure = failure_of([&] { doubling.run(); });
+  expect_code(failure, "gpu_timeout");
+  expect(!failure.fatal, "a timeout of the GPU is not fatal");
+  expect(failure.kernel == "moe_combine_f16", "the error names the kernel, not \"" + failure.kernel + "\"");
+  change_settings([](softmetal::Settings& s) { s.fail_code = 0; });
+  doubling.run();
+  doubling.chain.expect_all(doubling.chain.x, 3);
+}
+
+// Metal ignores what follows some errors: the device says so from then on.
+void check_fatal_failure() {
+  Doubling doubling;
+  for (const auto& [fail_code, expected] : {std::pair(4, "access_revoked"), std::pair(0, "lost")}) {
+    change_settings([&](softmetal::Settings& s) { s.fail_code = fail_code; });
+    const Failure failure = failure_of([&] { doubling.run(); });
+    expect_code(failure, expected);
+    expect(failure.fatal, failure.code + " is fatal");
+  }
+}
+
+// A GPU that does not answer ends a wait.
+void check_hang() {
+  debug += debug.empty() ? "timeout=1" : ",timeout=1";
+  Doubling doubling;
+  change_settings([](softmetal::Settings& s) { s.stalls = true; });
+  const auto begin = std::chrono::steady_clock::now();
+  const Failure failure = failure_of([&] { doubling.run(); });
+  const auto passed = std::chrono::steady_clock::now() - begin;
+  change_settings([](softmetal::Settings& s) { s.stalls = false; });
+  expect_code(failure, "timeout");
+  expect(failure.message.find("still runs moe_combine_f16") != std::string::npos, failure.message);
+  expect(passed < std::chrono::seconds(20), "the wait took too long");
+}
+
+// A read behind the end of a buffer.
+void check_overrun() {
+  const auto device = make_device();
+  Chain chain(*device);
+  chain.program.dispatch(device->kernel("gated_norm_f16"), RowsArgs{kRows},
+                         {Vectors::whole(chain.x), Vectors::whole(chain.d), Vectors::whole(chain.d), Vectors::whole(chain.y)},
+                         {kRows});
+  chain.run();
+}
+
+// What the compiler says reaches the caller, with the file's own line.
+void check_compile_error() {
+  const auto device = make_device();
+  Chain chain(*device);
+  const Failure failure = failure_of([&] {
+    chain.program.dispatch(device->kernel("topk_f16"), RowsArgs{kRows},
+                           {Vectors::whole(chain.x), Vectors::whole(chain.y), Vectors::whole(chain.y)}, {kRows});
+    chain.run();
+  });
+  expect_code(failure, "compile");
+  expect(failure.message.find("topk.metal:2") != std::string::npos, failure.message);
+}
+
+}  // namespace
+
+const Checks& failure_checks() {
+  static const Checks all = {
+      {"failure", check_failure},
+      {"fatal_failure", check_fatal_failure},
+      {"hang", check_hang},
+      {"overrun", check_overrun},
+      {"compile_error", check_compile_error},
+  };
+  return all;
+}
+
+}  // namespace lily::conformance
