@@ -6,7 +6,7 @@ import anthropic
 import openai
 import pytest
 
-from .live import Live, serving
+from .live import ANSWER, ASK, CHAT, Live, serving
 
 
 @pytest.fixture(scope="session")
@@ -14,6 +14,21 @@ def live() -> Iterator[Live]:
     """One server for all tests that leave it as it was."""
     with serving(ping_seconds=0.2) as live:
         yield live
+
+
+@pytest.fixture
+def nothing_is_left_behind(live: Live) -> Iterator[None]:
+    yield
+    live.wait_until(lambda: len(live.service.admission) == 0)
+    assert live.client.get("/health").status_code == 200
+
+
+@pytest.fixture(scope="module")
+def the_server_lives_on(live: Live) -> Iterator[None]:
+    yield
+    live.wait_until_idle()
+    body = {"messages": ASK, "temperature": 0, "reasoning_effort": "none"}
+    assert live.post(CHAT, **body).json()["choices"][0]["message"]["content"] == ANSWER
 
 
 @pytest.fixture(scope="session")

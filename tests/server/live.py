@@ -16,6 +16,7 @@ from lily.server import ServerOptions
 from lily.server.host import EngineMaker
 from lily.server.process import Server, bind
 
+CHAT = "/v1/chat/completions"
 ASK = [{"role": "user", "content": "Who are you?"}]
 ANSWER = "I am lily-nano, a very small language model made to test the lily engine."
 

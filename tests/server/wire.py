@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from dataclasses import dataclass
+from pathlib import Path
+
+import lily
+
+PACKAGE = str(Path(lily.__file__).parent)
 
 
 @dataclass
@@ -63,3 +69,11 @@ def send(port: int, data: bytes, *, count: int | None = None) -> list[Answer]:
 def post(path: str, body: bytes, *headers: str) -> bytes:
     lines = [f"POST {path} HTTP/1.1", "host: localhost", f"content-length: {len(body)}", *headers]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def check_error(status: int, body: bytes, *expected: int) -> str:
+    """An error object, and nothing of the inside in it."""
+    assert status in expected, (status, body)
+    message: str = json.loads(body)["error"]["message"]
+    assert message and "Traceback" not in message and PACKAGE not in message and ".py" not in message
+    return message
