@@ -30,7 +30,7 @@ class ScriptedTimeline:
         self.counts = list(prompt_ids)
 
     def reserve(self, num_tokens: int) -> None:
-        self.reserved = num_tokens
+        pass
 
     def close(self) -> None:
         self.closed = True

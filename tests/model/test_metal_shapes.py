@@ -14,7 +14,7 @@ from tests.softmetal import control
 from tools.make_synthetic import make_synthetic
 
 CONFIG = Path(__file__).parent / "configs" / "qwen3.6-35b-a3b-mlx-4bit.json"
-HEADS, KV_HEADS, WIDTH = 16, 2, 256  # of its attention
+HEADS, WIDTH = 16, 256  # of its attention
 BUDGET = 0.1  # seconds of a dispatch on the slowest GPU
 BYTES, FLOPS = 60e9, 1e12  # that it manages in a second
 GIB = 1 << 30
