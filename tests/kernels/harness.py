@@ -27,17 +27,9 @@ from lily.selftest.tables import (  # noqa: F401  # for the tests
     unwritten,
 )
 from lily.selftest.tables import RMS_NORM_EPS as EPS
-from lily.selftest.tables import SMALL as NANO  # noqa: F401
+from lily.selftest.tables import SMALL as NANO  # noqa: F401  # ModelConstants of the smallest test checkpoint
 from lily.selftest.weights import Weight, quantised
-
-# ModelConstants of Qwen3.6-35B-A3B; those of the smallest test checkpoint are NANO. A test changes what it needs.
-REAL = {
-    "hidden_size": 2048, "vocab_size": 248320, "num_attention_layers": 10, "num_linear_layers": 30,
-    "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "rotary_dim": 64,
-    "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128, "num_experts": 256, "num_experts_per_tok": 8,
-    "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
-}  # fmt: skip
+from tools.msl.preamble import SIZES as REAL  # noqa: F401  # of Qwen3.6-35B-A3B; a test changes what it needs
 
 
 @dataclass(frozen=True)
