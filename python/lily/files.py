@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from .errors import CheckpointError
+from .unicode import first_wrong_byte
 
 MAX_BYTES: Final = 1 << 28  # no such file of a real checkpoint has a tenth of it
 
@@ -48,8 +49,8 @@ def read_text(path: Path) -> str | None:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        wrong = f"byte 0x{content[error.start]:02x} at place {error.start}"
-        raise CheckpointError(f"{path}: not UTF-8 text ({wrong})", path=str(path), expected="UTF-8") from error
+        text = f"{path}: not UTF-8 text ({first_wrong_byte(error)})"
+        raise CheckpointError(text, path=str(path), expected="UTF-8") from error
 
 
 def read_json(path: Path) -> dict[str, object] | None:

@@ -1,4 +1,4 @@
-"""Lone surrogates: what a Python string may hold, but no text contains, since they have no bytes."""
+"""What is no text, for errors: lone surrogates, which a string may hold but which have no bytes, and other bytes."""
 
 from __future__ import annotations
 
@@ -18,3 +18,8 @@ def lone_surrogate(character: str, place: int | None = None) -> str:
     if "\udc80" <= character <= "\udcff":  # how Python keeps such bytes of arguments and of names of files
         text += f"; it stands for the byte 0x{ord(character) - 0xDC00:02x} of something that is not UTF-8"
     return text
+
+
+def first_wrong_byte(error: UnicodeDecodeError) -> str:
+    """Where bytes are not UTF-8: "byte 0xff at place 11"."""
+    return f"byte 0x{error.object[error.start]:02x} at place {error.start}"

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 
+from lily.unicode import first_wrong_byte
+
 
 def file_text(path: str | Path) -> str:
     """Text of a file; "-" is standard input. Raises ValueError for what is not UTF-8, OSError."""
@@ -26,6 +28,6 @@ def _text(content: bytes, source: str) -> str:
     try:
         text = content.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as error:
-        wrong = f"0x{error.object[error.start]:02x} at place {error.start}"
-        raise ValueError(f"{source} is not UTF-8 text (byte {wrong}); convert it, as with iconv -t UTF-8") from None
+        wrong = first_wrong_byte(error)
+        raise ValueError(f"{source} is not UTF-8 text ({wrong}); convert it, as with iconv -t UTF-8") from None
     return StringIO(text, newline=None).read()  # ends of lines as in files that are opened as text

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from starlette.requests import ClientDisconnect, Request
 
+from ..unicode import first_wrong_byte
 from .errors import ApiError, invalid
 from .options import BODY_SECONDS, MAX_BODY_BYTES, MAX_JSON_CONTAINERS, MAX_JSON_DEPTH
 
@@ -74,7 +75,7 @@ def _unreadable(body: bytes, error: Exception) -> str:
     try:
         body.decode()
     except UnicodeDecodeError as wrong:
-        return f"the body is not UTF-8 text (byte 0x{body[wrong.start]:02x} at place {wrong.start})"
+        return f"the body is not UTF-8 text ({first_wrong_byte(wrong)})"
     return f"the body is not JSON that can be read: {error}"
 
 
