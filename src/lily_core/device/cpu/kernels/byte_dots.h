@@ -79,4 +79,45 @@ static inline void dot_group(const std::uint8_t* group_codes, const std::int16_t
 }
 #endif
 
+#if defined(__AVX512VNNI__)
+// 64 or 128 integers become upper bytes, then lower ones. With 4-bit codes either are the even elements of words of eight, then
+// the odd ones.
+static inline void split_bytes(const std::int16_t* from, std::uint32_t columns, Format format, std::int16_t* to) {
+  const __m512i half = _mm512_set1_epi16(128), byte = _mm512_set1_epi16(255);
+  auto upper = [&](std::uint32_t i) { return _mm512_srai_epi16(_mm512_add_epi16(load<__m512i>(from + i), half), 8); };
+  auto lower = [&](std::uint32_t i) { return _mm512_and_si512(load<__m512i>(from + i), byte); };
+  auto store = [&](std::uint32_t at, __m512i bytes) { std::memcpy(to + at, &bytes, sizeof bytes); };
+  if (!is_4_bit(format)) {
+    const __m512i order = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);  // packing works on quarters
+    for (std::uint32_t i = 0; i < columns; i += 64) {
+      store(i, _mm512_permutexvar_epi64(order, _mm512_packs_epi16(upper(i), upper(i + 32))));
+      store(i + 32, _mm512_permutexvar_epi64(order, _mm512_packus_epi16(lower(i), lower(i + 32))));
+    }
+    return;
+  }
+  const __m512i parity = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
+  const __m512i even = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 16, 20, 24, 28, 17, 21, 25, 29);
+  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(2));
+  for (std::uint32_t i = 0; i < columns; i += 128) {
+    auto store_halves = [&](std::uint32_t at, __m512i low, __m512i high) {
+      low = _mm512_shuffle_epi8(low, parity), high = _mm512_shuffle_epi8(high, parity);
+      store(at, _mm512_permutex2var_epi32(low, even, high));
+      store(at + 32, _mm512_permutex2var_epi32(low, odd, high));
+    };
+    store_halves(i, _mm512_packs_epi16(upper(i), upper(i + 32)), _mm512_packs_epi16(upper(i + 64), upper(i + 96)));
+    store_halves(i + 64, _mm512_packus_epi16(lower(i), lower(i + 32)), _mm512_packus_epi16(lower(i + 64), lower(i + 96)));
+  }
+}
+
+// Each lane adds the products of a word's codes.
+template <Format kFormat>
+static inline Vi dot_words(Vi words, const std::int16_t* bytes) {
+  auto x = [&](int i) { return load<Vi>(bytes + i * 32); };
+  if constexpr (!is_4_bit(kFormat)) return dot_quads(dot_quads(Vi{}, words, x(0)) << 8, words, x(1));
+  const Vi even = words & 0x0f0f0f0f, odd = (words >> 4) & 0x0f0f0f0f;
+  const Vi upper = dot_quads(dot_quads(Vi{}, even, x(0)), odd, x(1));
+  return dot_quads(dot_quads(upper << 8, even, x(2)), odd, x(3));
+}
+#endif
+
 }  // namespace lily::cpu::LILY_ISA

@@ -21,18 +21,16 @@ Operand::Operand(const KernelCall& call, Scratch& scratch, Format weight_format,
       sums(scratch.take<float>(std::size_t(rows) * (columns / LILY_GROUP_SIZE))),
       values(operands == Operands::kFloat32 ? scratch.take<float>(std::size_t(rows) * columns) : nullptr),
       shorts(operands == Operands::kInt16 ? scratch.take<std::int16_t>(std::size_t(rows) * padded) : nullptr),
-      ordered(operands == Operands::kInt16 ? scratch.take<std::int16_t>(columns) : nullptr),
+      ordered(operands == Operands::kInt16 ? scratch.take<std::int16_t>(padded) : nullptr),
       scales(operands == Operands::kInt16 ? scratch.take<float>(rows) : nullptr) {}
 
-// From the order of the row to that of its blocks, or groups of bytes.
-static void arrange(const std::int16_t* from, std::uint32_t columns, std::uint32_t padded, Format format, std::int16_t* to) {
-#if defined(__ARM_FEATURE_DOTPROD)
-  (void)padded;
-  split_bytes(from, columns, format, to);
+// From the order of the row to that of its blocks, or groups of bytes. `from` is padded with zeros.
+static void arrange(const std::int16_t* from, std::uint32_t padded, Format format, std::int16_t* to) {
+#if defined(__ARM_FEATURE_DOTPROD) || defined(__AVX512VNNI__)
+  split_bytes(from, padded, format, to);
 #else
   const std::uint32_t codes = codes_in_word(format), shifts = codes / 2;
-  std::memset(to + columns, 0, (padded - columns) * sizeof(std::int16_t));
-  for (std::uint32_t word = 0; word < columns / codes; ++word, from += codes) {
+  for (std::uint32_t word = 0; word < padded / codes; ++word, from += codes) {
     std::int16_t* block = to + word / kLanes * kLanes * codes + word % kLanes * 2;
     for (std::uint32_t j = 0; j < shifts; ++j) {
       block[j * 2 * kLanes] = from[j];
@@ -45,7 +43,8 @@ static void arrange(const std::int16_t* from, std::uint32_t columns, std::uint32
 void Operand::set_row(std::uint32_t row, const float* x) {
   if (operands == Operands::kInt16) {
     scales[row] = quantise_row(x, columns, ordered, sums_of(row));
-    return arrange(ordered, columns, padded, format, shorts_of(row));
+    std::memset(ordered + columns, 0, (padded - columns) * sizeof(std::int16_t));
+    return arrange(ordered, padded, format, shorts_of(row));
   }
   float* to = values_of(row);
   for (std::uint32_t group = 0; group < columns / LILY_GROUP_SIZE; ++group, x += LILY_GROUP_SIZE, to += LILY_GROUP_SIZE) {
@@ -159,6 +158,10 @@ static inline void dot_shorts(const Weight& row, const Weight& ahead, const Oper
   for (int p = 0; p < kProducts; ++p) shorts[p] = x.shorts_of(products[p].row);
 
   auto add_block = [&](Vi (&dot)[kProducts], std::uint32_t block, Vi words) {
+#if defined(__AVX512VNNI__)
+    for (int p = 0; p < kProducts; ++p) dot[p] = dot_words<kFormat>(words, shorts[p] + std::size_t(block) * kBlock);
+    return;
+#endif
     for (int j = 0; j < kShifts; ++j) {
       const Vs code = (Vs)((words >> (kBits * j)) & kMask);
       for (int p = 0; p < kProducts; ++p)

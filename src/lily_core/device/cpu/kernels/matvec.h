@@ -28,7 +28,7 @@ struct Operand {
   float* sums;           // [rows][columns / LILY_GROUP_SIZE], of the integers where there are any
   float* values;         // [rows][columns], with kFloat32
   std::int16_t* shorts;  // [rows][padded], with kInt16
-  std::int16_t* ordered;  // [columns]: one row in its own order, likewise
+  std::int16_t* ordered;  // [padded]: one row in its own order, likewise
   float* scales;         // [rows], likewise
 };
 
