@@ -14,7 +14,6 @@ A single run on a machine that others may use is no comparison; the record says 
 
 import argparse
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -78,16 +77,6 @@ class Sampler:
 
 def weight_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("model*.safetensors"))
-
-
-def evict(folder: Path) -> None:
-    """Ask the system to forget what it holds of the files, so that the load reads the disk."""
-    for path in weight_files(folder):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
 
 
 def measure(folder: Path, prompt_tokens: int, new_tokens: int, room_bytes: int) -> dict[str, Any]:
@@ -167,7 +156,7 @@ def main() -> int:
     try:
         code = runner.describe_code(runner.ROOT) if options.record else None
         if options.cold:
-            evict(options.folder)
+            machine.evict(weight_files(options.folder))
         result, others = run_child(options)
         for name, value in result["metrics"].items():
             print(f"{name:28} {value:,.2f}" if isinstance(value, float) else f"{name:28} {value:,}")

@@ -7,6 +7,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,3 +78,13 @@ class CpuClock:
         """Processor time used since `earlier` by anything but our children, other guests of the host included."""
         machine = self.machine_seconds - earlier.machine_seconds + self.steal_seconds - earlier.steal_seconds
         return max(0.0, machine - (self.children_seconds - earlier.children_seconds))
+
+
+def evict(paths: Iterable[Path]) -> None:
+    """Ask the system to forget what it holds of these files, so that whoever needs them next reads the disk."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
