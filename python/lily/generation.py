@@ -139,31 +139,40 @@ class Generation:
     def _wait_for_room(
         self, runtime: _core.Runtime, running: Sequence[_core.Timeline], cache: PrefixCache | None
     ) -> Steps[Chunk | Progress, tuple[_core.Timeline, int]]:
-        """As _admit, once there is memory: requests that run give theirs back."""
+        """A timeline with memory for the whole request, and the number of prompt tokens it holds already.
+
+        Where there is no room, requests that run give theirs back.
+        """
         while True:
             try:
-                return self._admit(runtime, cache)
+                timeline = runtime.timeline()
             except MemoryLimitError:
                 if not running:
                     raise
-            yield None
+                yield None
+                continue
+            try:
+                return timeline, self._take_memory(timeline, cache)
+            except BaseException as error:
+                timeline.close()
+                if not running or not isinstance(error, MemoryLimitError):
+                    raise
+            # Only then another attempt can end otherwise, and each may read a file of the cache.
+            use = runtime.state_use
+            while running and runtime.state_use == use:
+                yield None
 
-    def _admit(self, runtime: _core.Runtime, cache: PrefixCache | None) -> tuple[_core.Timeline, int]:
-        """A timeline with memory for the whole request, and the number of prompt tokens it holds already."""
-        timeline = runtime.timeline()
+    def _take_memory(self, timeline: _core.Timeline, cache: PrefixCache | None) -> int:
+        """Memory for the whole request, or MemoryLimitError; returns the number of prompt tokens that are cached."""
         # The last token is drawn, but never computed.
         num_tokens = len(self.prompt_token_ids) + self.max_tokens - 1
-        try:
-            if cache is None:
-                timeline.reserve(num_tokens)
-                return timeline, 0
-            scores_prompt = self.sampling.given.prompt_logprobs is not None  # for that each token must be computed
-            cached_tokens = 0 if scores_prompt else cache.restore(timeline, self.prompt_token_ids)
+        if cache is None:
+            timeline.reserve(num_tokens)
+            return 0
+        if self.sampling.given.prompt_logprobs is not None:  # for that each token must be computed
             cache.reserve(timeline, num_tokens)
-        except BaseException:
-            timeline.close()
-            raise
-        return timeline, cached_tokens
+            return 0
+        return cache.restore(timeline, self.prompt_token_ids, num_tokens)
 
     def _prefill(
         self,

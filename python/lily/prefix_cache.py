@@ -173,33 +173,40 @@ class PrefixCache:
 
     # For jobs, on the owner thread.
 
-    def restore(self, timeline: _core.Timeline, prompt: TokenIds, own_tokens: int = 0) -> int:
+    def restore(self, timeline: _core.Timeline, prompt: TokenIds, num_tokens: int, own_tokens: int = 0) -> int:
         """Bring the timeline to the longest kept beginning of `prompt` [n], at most n - 1: the last token gives logits.
+        Then take the memory of num_tokens tokens, as `reserve` does.
 
         own_tokens: how many tokens of the prompt the timeline holds; it stays so if nothing kept is longer. Returns the
-        number of tokens reused. Raises MemoryLimitError.
+        number of tokens reused. Raises MemoryLimitError; such an attempt is not counted.
         """
         match = self._trie.find(prompt)
         best = _longest(match, len(prompt) - 1)
         cached = best.node.num_tokens if best is not None else 0
         reused = max(cached, own_tokens)
+        from_disk = False
         if self._disk is not None and (stored := self._disk.find(prompt, longer_than=reused)) is not None:
-            if not self._load(timeline, stored, self._disk):
-                return self.restore(timeline, prompt)
-            reused = len(stored.token_ids)
+            if not self._load(timeline, stored, num_tokens, self._disk):
+                return self.restore(timeline, prompt, num_tokens)
+            reused, from_disk = len(stored.token_ids), True
         elif best is not None and cached > own_tokens:
             timeline.restore(best.snapshot)
         if best is not None and reused == cached:
             self._touch(best)
             best.num_hits += 1
-        self._query_tokens += len(prompt)
+        explanation = self._explain(prompt, match)  # before others leave for this request
+        self.reserve(timeline, num_tokens)
+        self._count(len(prompt), reused, explanation.reason, from_disk=from_disk)
+        return reused
+
+    def _count(self, prompt_tokens: int, reused: int, reason: str, *, from_disk: bool) -> None:
+        self._query_tokens += prompt_tokens
         self._hit_tokens += reused
-        if reused < len(prompt) - 1:
-            reason = self._explain(prompt, match).reason
+        self._disk_hits += from_disk
+        if reused < prompt_tokens - 1:
             if reused == 0:
                 self._last_miss_reason = reason
-            _log.info("prefix cache: %d of %d tokens reused: %s", reused, len(prompt), reason)
-        return reused
+            _log.info("prefix cache: %d of %d tokens reused: %s", reused, prompt_tokens, reason)
 
     def rewind(self, timeline: _core.Timeline, token_ids: TokenIds) -> int:
         """Bring the timeline to the longest kept beginning of `token_ids`, or to nothing; returns its length."""
@@ -276,19 +283,18 @@ class PrefixCache:
                     return None
                 self._evict(victim)
 
-    def _load(self, timeline: _core.Timeline, stored: StateFile, disk: DiskCache) -> bool:
-        """Continue from a file. False, and an empty timeline, if it holds no state of this model after all."""
-        num_tokens = len(stored.token_ids)
+    def _load(self, timeline: _core.Timeline, stored: StateFile, num_tokens: int, disk: DiskCache) -> bool:
+        """Take the memory of num_tokens tokens and continue from a file. False, and an empty timeline, if it holds no
+        state of this model after all."""
         timeline.reset()
         self.reserve(timeline, num_tokens)
         try:
-            timeline.load_state(num_tokens, stored.recurrent_state, stored.conv_state, stored.kv)
+            timeline.load_state(len(stored.token_ids), stored.recurrent_state, stored.conv_state, stored.kv)
         except ValueError as error:
             timeline.reset()
             disk.refuse(stored, str(error))
             return False
         self.keep(stored.token_ids, timeline)
-        self._disk_hits += 1
         return True
 
     def _borders(self, token_ids: TokenIds) -> NDArray[np.intp]:

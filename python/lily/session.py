@@ -99,8 +99,7 @@ class Session:
                 reused = 0
             try:
                 if self._cache is not None:
-                    reused = self._cache.restore(timeline, wanted, reused)
-                    self._cache.reserve(timeline, len(wanted))
+                    reused = self._cache.restore(timeline, wanted, len(wanted), reused)
                 else:
                     timeline.reserve(len(wanted))
                 yield from prefill_chunks(request, self._runtime, timeline, wanted, self._cache)  # type: ignore[arg-type]

@@ -3,12 +3,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lily import CancelledError, Engine
 from lily.messages import Message
+from lily.state_file import StateFile
 
 SYSTEM = "You are a terse clerk. " + "Answer in one word. " * 20
 
@@ -158,6 +160,42 @@ def test_threads_share_the_cache(engine: Engine, uncached: Engine) -> None:
     for thread in threads:
         thread.join(60)
     assert results == [expected] * 12
+
+
+@pytest.mark.parametrize("keeps_files", [False, True])
+def test_a_request_that_waits_for_memory_looks_only_when_some_was_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps_files: bool
+) -> None:
+    reads = []
+    monkeypatch.setattr(StateFile, "read", lambda *args, read=StateFile.read: reads.append(args) or read(*args))
+    running, waiting = [n * 37 % 4000 for n in range(300)], [n * 41 % 4000 for n in range(300)]
+    with Engine(
+        "lily-nano",
+        max_context=2048,
+        memory_limit="62MiB",
+        prefix_cache_bytes="8MiB",
+        cache_dir=tmp_path if keeps_files else None,
+        progress=False,
+    ) as engine:
+        engine.generate(waiting, max_tokens=1)
+        if keeps_files:
+            engine.prefix_cache._disk.flush()  # type: ignore[union-attr]
+            engine.prefix_cache.clear()
+        before = engine.prefix_cache.stats()
+        with engine.stream(running, max_tokens=1700, ignore_eos=True) as first:
+            next(first)
+            second = engine.stream(waiting, max_tokens=1700, ignore_eos=True)
+            for _ in range(40):
+                next(first)
+            during = engine.prefix_cache.stats()
+            assert second.poll() is None, "there is no room for both"
+            assert during.query_tokens - before.query_tokens == len(running)
+        next(second)
+        second.close()
+        after = engine.prefix_cache.stats()
+    assert after.query_tokens - before.query_tokens == len(running) + len(waiting)
+    assert after.hit_tokens - before.hit_tokens == len(waiting) - 1
+    assert after.disk_hits == keeps_files and len(reads) <= 2 * keeps_files
 
 
 def test_sessions_use_the_cache(engine: Engine) -> None:
