@@ -83,6 +83,13 @@ def test_explain_lines_of_one_file(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "log.jsonl:4" in text and "part at token 0" in text  # written in text it is no control token
 
 
+def test_lines_end_at_line_feeds_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What other programs take for the end of a line may stand in a text of JSON."""
+    lines = [{"prompt": f"one\u2028two\x85three {word}"} for word in ("red", "blue")]
+    content = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
+    assert "log.jsonl:2" in run(capsys, "explain", write(tmp_path / "log.jsonl", content))
+
+
 def test_explain_a_text_that_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     short, longer = write(tmp_path / "a.txt", "The archive"), write(tmp_path / "b.txt", "The archive is closed")
     assert "the first goes on where the second ends" in run(capsys, "explain", short, longer)
@@ -122,3 +129,5 @@ def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "nothing to be compared with" in run(capsys, "explain", write(tmp_path / "a.txt", "a"), code=2)
     assert "there is no folder" in run(capsys, "stats", "--cache-dir", str(tmp_path / "no"), code=1)
     assert "required" in run(capsys, "stats", code=2)
+    for action in ("stats", "clear"):
+        assert "--cache-dir: it is empty" in run(capsys, action, "--cache-dir", "", code=2)

@@ -199,6 +199,7 @@ def test_an_error_in_a_pipe_fails() -> None:
         ("```\na\n\nb\n", None),
         ("```py\na\n\nb\n```\n\nrest", 16),
         ("~~~\n```\n\n~~~\n\n", 14),
+        ("one\u2028line\n\ntwo", 10),
     ],
 )
 def test_where_a_block_ends(text: str, end: int | None) -> None:

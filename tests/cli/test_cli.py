@@ -194,6 +194,8 @@ def test_the_log_level() -> None:
     assert "INFO lily: lily-nano on cpu" in shell(f"lily {TINY} Once --log-level info").stderr
     assert "INFO lily" in shell(f"export LILY_LOG=info; lily {TINY} Once").stderr
     assert "INFO" not in shell(f"export LILY_LOG=info; lily {TINY} Once --log-level warning").stderr
+    wrong = shell("export LILY_LOG=%d; lily generate --help")
+    assert wrong.returncode == 0 and "default: warning" in wrong.stdout and "LILY_LOG is '%d'" in wrong.stderr
 
 
 def test_importing_lily_is_cheap() -> None:

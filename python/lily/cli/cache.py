@@ -23,7 +23,7 @@ from lily.messages import Message
 from lily.tokenizer import Tokenizer
 from lily.tools import as_tools
 
-from .options import Verbs, add_log_flag
+from .options import Verbs, add_log_flag, folder_path
 from .text import file_text
 
 _SHOWN_TOKENS: Final = 12
@@ -51,7 +51,7 @@ def add_parser(verbs: Verbs) -> None:
     )
     for action in (stats, clear):
         action.add_argument(
-            "--cache-dir", type=Path, required=True, metavar="FOLDER", help="as given to Engine or --cache-dir"
+            "--cache-dir", type=folder_path, required=True, metavar="FOLDER", help="as given to Engine or --cache-dir"
         )
     explain.add_argument("files", nargs="+", type=Path, metavar="FILE")
     explain.add_argument(
@@ -59,7 +59,7 @@ def add_parser(verbs: Verbs) -> None:
     )
     explain.add_argument("--revision", help="branch, tag or commit of a Hugging Face id")
     explain.add_argument("--chat-template", metavar="FILE", help="Jinja file instead of the checkpoint's template")
-    explain.add_argument("--cache-dir", type=Path, metavar="FOLDER", help="compare with the prompts there too")
+    explain.add_argument("--cache-dir", type=folder_path, metavar="FOLDER", help="compare with the prompts there too")
     for action, run in ((stats, _stats), (clear, _clear), (explain, _explain)):
         action.add_argument("--json", action="store_true", help="print one JSON object")
         add_log_flag(action)
@@ -68,7 +68,7 @@ def add_parser(verbs: Verbs) -> None:
 
 def _stats(options: argparse.Namespace) -> int:
     by_model: dict[str, list[CachedPrompt]] = {}
-    for prompt in cached_prompts(options.cache_dir.expanduser()):
+    for prompt in cached_prompts(options.cache_dir):
         by_model.setdefault(prompt.path.parent.name, []).append(prompt)
     models = [
         {
@@ -94,7 +94,7 @@ def _stats(options: argparse.Namespace) -> int:
 
 
 def _clear(options: argparse.Namespace) -> int:
-    num_files, num_bytes = clear_folder(options.cache_dir.expanduser())
+    num_files, num_bytes = clear_folder(options.cache_dir)
     if options.json:
         print(json.dumps({"removed_files": num_files, "removed_bytes": num_bytes}))
     else:
@@ -105,7 +105,7 @@ def _clear(options: argparse.Namespace) -> int:
 def _explain(options: argparse.Namespace) -> int:
     reader = PromptReader(options.model, options.revision, options.chat_template)
     prompts = [prompt for path in options.files for prompt in reader.read(path)]
-    cached = [] if options.cache_dir is None else reader.cached(options.cache_dir.expanduser())
+    cached = [] if options.cache_dir is None else reader.cached(options.cache_dir)
     if len(prompts) < 2 and options.cache_dir is None:
         print(
             "lily cache explain: one prompt has nothing to be compared with; give a second FILE or --cache-dir",
@@ -166,7 +166,8 @@ class PromptReader:
         """The prompts of a file. Raises ValueError, naming file and line, for JSON that is no prompt."""
         text = file_text(path)
         if path.suffix == ".jsonl":
-            lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+            # Not splitlines(): texts in JSON may hold other ends of lines, such as U+2028.
+            lines = [(n, line) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
             return [self._prompt(f"{path}:{n}", self._json(f"{path}:{n}", line)) for n, line in lines]
         if path.suffix == ".json":
             return [self._prompt(str(path), self._json(str(path), text))]

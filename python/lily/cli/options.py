@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeAlias, get_args
 
 from lily import Engine, SamplingParams
@@ -84,13 +85,20 @@ def _size(text: str | None) -> int | str | None:
 
 def add_log_flag(parser: argparse.ArgumentParser, *, default: str = "warning") -> None:
     """--log-level; without it LILY_LOG, else `default`."""
-    level = os.environ.get(VARIABLE) or default
+    level = os.environ.get(VARIABLE)
     parser.add_argument(
         "--log-level",
         default=level if level in LEVELS else default,
         choices=LEVELS,
-        help=f"of messages on stderr; default: {level}",
+        help="of messages on stderr; default: %(default)s",
     )
+
+
+def folder_path(text: str) -> Path:
+    """The type of a flag. Path("") would be the current folder, which nobody asked for."""
+    if not text:
+        raise argparse.ArgumentTypeError("it is empty; give a folder ('.' is the current one)")
+    return Path(text).expanduser()
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:

@@ -132,11 +132,9 @@ class MarkdownScreen:
 def block_end(text: str) -> int | None:
     """Where the first Markdown block of `text` ends: behind an empty line outside of a fence. None if nowhere."""
     place, fence = 0, ""
-    for line in text.splitlines(keepends=True):
-        if not line.endswith("\n"):
-            return None
+    for line in text.split("\n")[:-1]:  # not splitlines(), which cuts at other characters too
         stripped = line.strip()
-        place += len(line)
+        place += len(line) + 1
         mark = stripped[:3]
         if fence:
             if mark == fence and not stripped.strip(fence[0]):
