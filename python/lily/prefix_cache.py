@@ -273,15 +273,31 @@ class PrefixCache:
             self._disk.store(token_ids, num_bytes, snapshot.read_state)
 
     def _snapshot(self, timeline: _core.Timeline) -> _core.Snapshot | None:
+        # Nothing has to leave for what has no room beside nothing either. The runtime cannot tell: it counts only what
+        # others do not keep already, and they would have left by then.
+        num_bytes = self._num_bytes(timeline.num_tokens)
+        if num_bytes > self._limit:
+            _log.info(
+                "prefix cache: a snapshot of %d tokens takes %d bytes and was not kept: the limit is %d bytes; "
+                "raise prefix_cache_bytes",
+                timeline.num_tokens,
+                num_bytes,
+                self._limit,
+            )
+            return None
         while True:
             try:
                 return timeline.snapshot()
             except MemoryLimitError as error:
                 victim = self._victim(for_request=False)
-                if victim is None or error.required_bytes > error.limit_bytes:
+                if victim is None:
                     _log.info("prefix cache: a snapshot was not kept: %s", error)
                     return None
                 self._evict(victim)
+
+    def _num_bytes(self, num_tokens: int) -> int:
+        """Bytes of a snapshot that shares nothing with others."""
+        return self._slot_bytes + -(-num_tokens // _core.PAGE_TOKENS) * self._page_bytes
 
     def _load(self, timeline: _core.Timeline, stored: StateFile, num_tokens: int, disk: DiskCache) -> bool:
         """Take the memory of num_tokens tokens and continue from a file. False, and an empty timeline, if it holds no
@@ -320,7 +336,7 @@ class PrefixCache:
         protected: set[_Entry] = set()
         num_bytes = 0
         for entry in stems[: self._max_snapshots // 2]:
-            num_bytes += self._slot_bytes + -(-entry.node.num_tokens // _core.PAGE_TOKENS) * self._page_bytes
+            num_bytes += self._num_bytes(entry.node.num_tokens)
             if protected and num_bytes > self._limit // 2:
                 break
             protected.add(entry)

@@ -81,6 +81,17 @@ def test_places(rig):
     assert places([*tokens(1, 300)[:40], *tokens(9, 50)]) == [89], "too little to be worth it"
 
 
+def test_nothing_leaves_for_a_snapshot_that_has_no_room_alone(checkpoint):
+    with Rig(checkpoint("qwen3_5_moe"), prefix_cache_bytes=2 << 20) as rig:
+        short, long = tokens(1, 60), tokens(2, 2000)
+        rig.reused(short)
+        for reused in (0, 1024):
+            assert rig.reused(long)[0] == reused, "its state after 1,024 tokens fits, that after 1,999 does not"
+        assert rig.reused(short)[0] == 59
+        stats = rig.cache.stats()
+        assert stats.evictions == 0 and stats.num_snapshots == 2
+
+
 @pytest.mark.parametrize("at", [0, 1])
 def test_a_failed_prefill_keeps_what_it_computed(rig, at, monkeypatch):
     prompt = tokens(5, 1500)
