@@ -19,7 +19,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from .errors import ChatTemplateError, CheckpointError
-from .files import read_text
+from .files import home_path, read_text
 from .messages import Message, TemplateMessage, Tool, template_messages
 from .tokenizer import Tokenizer, read_tokenizer_config, special_token_texts
 from .turns import Render, Turns, why_not_by_turns
@@ -201,11 +201,12 @@ def _override_source(override: str | Path) -> str:
     # A template holds a tag or a line break; anything else can only be meant as a path.
     if isinstance(override, str) and ("{" in override or "\n" in override):
         return override
-    path = Path(override).expanduser()
     try:
-        text = read_text(path)
+        text = read_text(home_path("chat_template", override))
     except CheckpointError as error:
         raise ChatTemplateError(f"chat_template cannot be used: {error}") from error
+    except ValueError as error:
+        raise ChatTemplateError(str(error)) from error
     if text is None:
         raise ChatTemplateError(f"chat_template is neither Jinja text nor a file: {str(override)!r}")
     return text

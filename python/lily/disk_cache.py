@@ -41,7 +41,7 @@ class DiskCache:
     """The state files of one model in a folder that models share. `find` and `store` are called by one thread; a second
     one writes. limit_bytes: of all models' files; None: a quarter of what the disk could give, at most MAX_BYTES.
 
-    Raises OSError if the folder cannot be made or written to.
+    Raises OSError if the folder cannot be made or written to, ValueError if no folder can have such a name.
     """
 
     def __init__(self, cache_dir: Path, fingerprints: Mapping[str, str], *, limit_bytes: int | None = None) -> None:
@@ -51,6 +51,8 @@ class DiskCache:
             self._folder.mkdir(parents=True, exist_ok=True)
             if not os.access(self._folder, os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except ValueError as error:  # a zero byte
+            raise ValueError(f"cache_dir {str(cache_dir)!r} cannot be a folder: {error}") from None
         except OSError as error:
             reason = f"{error.strerror}: cache_dir must be a folder that this process can write to; give another"
             raise OSError(error.errno, reason, str(cache_dir)) from error

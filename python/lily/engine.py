@@ -23,6 +23,7 @@ from .chat_template import RenderedPrompt, load_chat_template
 from .config import ModelConfig, load_config
 from .disk_cache import DiskCache
 from .engine_options import DeviceName, DtypeName, check_max_context, check_options
+from .files import home_path
 from .fingerprint import fingerprints, identity
 from .generation import Generation
 from .hub import find_model
@@ -96,6 +97,8 @@ class Engine:
         )
         self._model = str(model)
         self._progress = progress
+        cache_folder = None if cache_dir is None else home_path("cache_dir", cache_dir)
+        cache_bytes = None if prefix_cache_bytes is None else parse_bytes(prefix_cache_bytes, least=0)
         folder = find_model(model, revision)
         self._config = load_config(folder)
         check_max_context(max_context, self._config.max_position_embeddings)
@@ -108,7 +111,6 @@ class Engine:
         self._owner = Owner(f"lily-engine-{next(_numbers)}")
         try:
             self._finalizer = weakref.finalize(self, self._owner.close)
-            cache_bytes = prefix_cache_bytes if prefix_cache_bytes in (None, 0) else parse_bytes(prefix_cache_bytes)
             self._runtime = load_runtime(
                 self._owner,
                 folder,
@@ -123,7 +125,7 @@ class Engine:
             source = self._chat_template.source if self._chat_template is not None else None
             # Read when they are first needed: samples of all weight files.
             self._fingerprints = cache(partial(fingerprints, folder, self._config, self._runtime.dtype, source, files))
-            disk = None if cache_dir is None else DiskCache(Path(cache_dir).expanduser(), self._fingerprints())
+            disk = None if cache_folder is None else DiskCache(cache_folder, self._fingerprints())
             self._prefix_cache = PrefixCache(
                 self._owner, self._runtime, border_token_id=self._tokenizer.added_tokens.get("<|im_start|>"), disk=disk
             )

@@ -69,6 +69,14 @@ def read_json(path: Path) -> dict[str, object] | None:
     return values
 
 
+def home_path(name: str, path: str | Path) -> Path:
+    """`path` with the home folder that a "~" or "~user" in front stands for. Raises ValueError if that is unknown."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise ValueError(f"{name} is {str(path)!r}, but nobody's home folder is known by that name") from None
+
+
 def shown(value: object) -> str:
     """`value` as JSON, cut to a length that fits a message."""
     text = json.dumps(value, ensure_ascii=False)

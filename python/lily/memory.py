@@ -21,10 +21,10 @@ _UNITS: Final = {"B": 1} | {
 }
 
 
-def parse_bytes(size: int | str) -> int:
+def parse_bytes(size: int | str, *, least: int = 1) -> int:
     """Bytes of 24_000_000_000, "24GiB", "24.5 GB".
 
-    Raises ValueError for an unknown unit, and for what no machine has: zero, less, or more than MAX_BYTES.
+    Raises ValueError for an unknown unit, for less than `least`, and for more than MAX_BYTES, which no machine has.
     """
     if isinstance(size, bool) or not isinstance(size, (int, str)):
         raise TypeError(f"a memory size must be an int of bytes or text like '24GiB', not {type(size).__name__}")
@@ -36,8 +36,10 @@ def parse_bytes(size: int | str) -> int:
         num_bytes = float(match[1]) * unit
     else:
         num_bytes = size
-    if not 0 < num_bytes <= MAX_BYTES:
-        raise ValueError(f"a memory size must be above 0 bytes and at most {format_bytes(MAX_BYTES)}, not {size!r}")
+    if not least <= num_bytes <= MAX_BYTES:
+        raise ValueError(
+            f"a memory size must be at least {format_bytes(least)} and at most {format_bytes(MAX_BYTES)}, not {size!r}"
+        )
     return int(num_bytes)
 
 

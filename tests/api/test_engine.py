@@ -337,6 +337,18 @@ def test_loading_says_what_fits(caplog: pytest.LogCaptureFixture) -> None:
         ({"model": None}, TypeError, "model must be a str or a Path, not NoneType"),
         ({"cache_dir": 5}, TypeError, "cache_dir must be a str or a Path, not int"),
         ({"cache_dir": ""}, ValueError, "cache_dir is empty"),
+        (
+            {"cache_dir": "~nobody-here/x"},
+            ValueError,
+            "cache_dir is '~nobody-here/x', but",
+        ),
+        (
+            {"chat_template": "~nobody-here/x"},
+            ChatTemplateError,
+            "chat_template is '~nobody-here/x', but",
+        ),
+        ({"prefix_cache_bytes": 0.0}, TypeError, "a memory size must be an int"),
+        ({"prefix_cache_bytes": -1}, ValueError, "a memory size must be at least 0 B"),
         ({"progress": 5}, TypeError, "progress must be True, False or a function"),
         ({"revision": "main"}, ValueError, "'lily-nano' comes with lily"),
         ({"revision": 5}, TypeError, "revision must be a str"),

@@ -19,6 +19,12 @@ def test_bad_sizes(size: int | str) -> None:
         parse_bytes(size)
 
 
+def test_nothing_is_a_size_where_that_makes_sense() -> None:
+    assert parse_bytes(0, least=0) == parse_bytes("0GiB", least=0) == 0
+    with pytest.raises(ValueError, match="at least 0 B and at most"):
+        parse_bytes(-1, least=0)
+
+
 @pytest.mark.parametrize("size", [True, 1.5, None])
 def test_wrong_types(size: object) -> None:
     with pytest.raises(TypeError, match="memory size"):

@@ -131,3 +131,4 @@ def test_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "required" in run(capsys, "stats", code=2)
     for action in ("stats", "clear"):
         assert "--cache-dir: it is empty" in run(capsys, action, "--cache-dir", "", code=2)
+        assert "home folder" in run(capsys, action, "--cache-dir", "~nobody-of-this-name/x", code=2)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pathlib
 import random
 import shutil
 import subprocess
@@ -265,6 +266,8 @@ def test_a_cache_dir_that_cannot_be_one_is_an_error_that_says_so(tmp_path, monke
         with pytest.raises(OSError, match="cache_dir must be a folder that this process can write to") as caught:
             DiskCache(tmp_path / place, FINGERPRINTS)
         assert caught.value.filename == str(tmp_path / place)
+    with pytest.raises(ValueError, match=r"cache_dir 'a\\x00b' cannot be a folder"):
+        DiskCache(pathlib.Path("a\0b"), FINGERPRINTS)
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # root, who may run this, can write everywhere
     with pytest.raises(PermissionError, match="cache_dir must be a folder that this process can write to; give anoth"):
         DiskCache(tmp_path / "new", FINGERPRINTS)

@@ -1,5 +1,7 @@
 """The two programs on small checkpoints of both families against the float64 reference: model.md sections 6 and 7."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -191,6 +193,19 @@ def test_memory_limit_is_checked_before_loading(checkpoint):
     fitting = int(caught.value.suggestion.split("max_context=")[1].split()[0])
     runtime = load(folder, memory_limit=least + (65 << 20), max_context=fitting)
     assert sum(runtime.memory_bytes.values()) <= least + (65 << 20)
+
+
+def test_the_memory_that_an_error_asks_for_is_enough(checkpoint):
+    folder = checkpoint("qwen3_5_moe")
+    with pytest.raises(MemoryLimitError) as caught:
+        load(folder, memory_limit=1000, max_context=2048)
+    numbers = re.search(r"at least (\d+) bytes, or to (\d+) with max_context=(\d+)", str(caught.value))
+    enough, less, shorter = map(int, numbers.groups())
+    assert caught.value.required_bytes == enough > less
+    load(folder, memory_limit=enough, max_context=2048)
+    load(folder, memory_limit=less, max_context=shorter)
+    with pytest.raises(MemoryLimitError, match=rf"at least {less} bytes\.$"):
+        load(folder, memory_limit=1000, max_context=shorter)
 
 
 def test_program_sizes_follow_the_design(checkpoint):

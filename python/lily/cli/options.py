@@ -11,6 +11,7 @@ from typing import TypeAlias, get_args
 
 from lily import Engine, SamplingParams
 from lily.engine_options import DeviceName, DtypeName
+from lily.files import home_path
 from lily.log import LEVELS, VARIABLE
 from lily.progress import ProgressOption
 
@@ -98,7 +99,10 @@ def folder_path(text: str) -> Path:
     """The type of a flag. Path("") would be the current folder, which nobody asked for."""
     if not text:
         raise argparse.ArgumentTypeError("it is empty; give a folder ('.' is the current one)")
-    return Path(text).expanduser()
+    try:
+        return home_path("the folder", text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:

@@ -32,10 +32,13 @@ std::string capitalized(std::string text) {
 MemoryLimitError does_not_fit(const MemoryOptions& options, std::uint64_t limit, std::uint64_t least, std::uint64_t required,
                               std::uint64_t page) {
   const std::uint64_t fitting = limit > least ? (limit - least) / page * LILY_PAGE_TOKENS : 0;
-  const std::uint64_t enough = fitting ? required : least + page;
-  const std::string more = limit < options.limit_bytes ? more_device_memory(enough)
+  const std::uint64_t one_page = least + page;
+  const std::string shorter =
+      required > one_page ? ", or to " + std::to_string(one_page) + " with max_context=" + std::to_string(LILY_PAGE_TOKENS) : "";
+  const std::string more = limit < options.limit_bytes ? more_device_memory(required)
                            : fitting                   ? "raise memory_limit"
-                                                       : "raise memory_limit to at least " + std::to_string(enough) + " bytes";
+                                                       : "raise memory_limit to at least " + std::to_string(required) + " bytes" +
+                                                             shorter;
   const std::string fix = fitting ? "Use max_context=" + std::to_string(fitting) + " or less, or " + more : capitalized(more);
   const std::string smaller_cache = options.prefix_cache_bytes.value_or(0) ? ", or lower prefix_cache_bytes" : "";
   return {"loading the model", required, limit, limit, fix + smaller_cache + "."};
