@@ -93,17 +93,21 @@ class Session:
             # The same prefix again needs nothing, if its last step left logits.
             if extends and reused == len(wanted) and self._has_logits:
                 return reused
-            self._has_logits = False
             if not extends or reused == len(wanted):
                 timeline.reset()
+                self._has_logits = False
                 reused = 0
             try:
                 if self._cache is not None:
                     reused = self._cache.restore(timeline, wanted, len(wanted), reused)
                 else:
                     timeline.reserve(len(wanted))
+                self._has_logits = False
                 yield from prefill_chunks(request, self._runtime, timeline, wanted, self._cache)  # type: ignore[arg-type]
                 self._has_logits = True
+            except MemoryLimitError:  # before any work, unless something longer was restored before it was refused
+                self._has_logits = self._has_logits and timeline.num_tokens == len(known)
+                raise
             finally:
                 self._token_ids = array("I", wanted[: timeline.num_tokens].tobytes())
             return reused

@@ -144,6 +144,22 @@ def test_requests_go_before_snapshots(checkpoint):
         np.testing.assert_array_equal(first.logits, logits)
 
 
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+def test_a_session_that_is_refused_memory_keeps_its_logits(checkpoint, cache_bytes):
+    options = {"max_context": 2048, "memory_limit": 31 << 19, "prefix_cache_bytes": cache_bytes}
+    with Rig(checkpoint("qwen3_5_moe"), **options) as rig, rig.session() as first, rig.session() as second:
+        prompt = tokens(1, 40)
+        second.prefill(prompt)
+        logits = second.logits.copy()
+        first.prefill(tokens(2, 2048))
+        with pytest.raises(MemoryLimitError):
+            second.prefill([*prompt, *tokens(3, 2000)])
+        assert second.token_ids == prompt
+        np.testing.assert_array_equal(second.logits, logits)
+        second.decode(5)
+        assert second.token_ids == [*prompt, 5]
+
+
 def test_200_rounds_end_at_the_same_memory(rig):
     levels, early = set(), 0
     conversation = STEM
