@@ -22,7 +22,7 @@ static inline void for_expert_runs(const KernelCall& call, const Tile& tile, con
   for (std::uint32_t i = 0; i < count && blocks[i].expert != LILY_NO_EXPERT;) {
     ExpertRun run = {blocks[i].expert, blocks[i].begin, blocks[i].end};
     for (++i; i < count && blocks[i].expert == run.expert && blocks[i].end - run.begin <= kGemmRows; ++i) run.end = blocks[i].end;
-    if (run.expert * slices / call.model->num_experts == slice) work(run);
+    if (std::uint64_t{run.expert} * slices / call.model->num_experts == slice) work(run);
   }
 }
 
