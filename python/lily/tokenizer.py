@@ -17,6 +17,9 @@ from .files import read_bytes, read_json
 from .keywords import names_nearest_keyword
 from .unicode import check_unicode
 
+# Characters from which on a text is encoded as a batch of one. For that the library lets other threads run, and it is
+# faster. Short ones are not: a process that has used its batches gets a warning from it at each fork.
+_LONG_TEXT: Final = 1 << 16
 _UNKNOWN: Final = "\ufffd".encode()
 # Text that holds every byte of UTF-8: all of ASCII, all following bytes, and all first bytes of two, three and four.
 _PROBE: Final = "".join(
@@ -128,10 +131,18 @@ class Tokenizer:
         if not text:
             return []
         try:
-            ids: list[int] = self._plain.encode(text, add_special_tokens=False).ids
+            if len(text) < _LONG_TEXT:
+                encoding = self._plain.encode(text, add_special_tokens=False)
+            else:
+                (encoding,) = self._plain.encode_batch_fast([text], add_special_tokens=False)
         except (UnicodeEncodeError, TypeError):  # the library does not say where
             check_unicode("the text", text)
             raise
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of the library: no Exception, and it has no public name
+                raise
+            raise ValueError(f"a text of {len(text)} characters cannot be made tokens of: {error}") from None
+        ids: list[int] = encoding.ids
         return ids
 
 

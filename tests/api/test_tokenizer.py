@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import unicodedata
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,37 @@ def library(nano_folder: Path) -> tokenizers.Tokenizer:
 def test_ids_equal_the_library(tokenizer: Tokenizer, library: tokenizers.Tokenizer, pieces: list[str]) -> None:
     text = "".join(pieces)
     assert tokenizer.encode(text, allow_special=True) == library.encode(text, add_special_tokens=False).ids
+
+
+def test_long_texts_equal_the_library_and_let_other_threads_run(
+    tokenizer: Tokenizer, library: tokenizers.Tokenizer
+) -> None:
+    text = "The cat sat on 12 mats. Ünïcödé,\r\n\t and so on; " * 40_000
+    turns, done = 0, threading.Event()
+
+    def take_turns() -> None:
+        nonlocal turns
+        while not done.wait(0.001):
+            turns += 1
+
+    thread = threading.Thread(target=take_turns)
+    thread.start()
+    before = turns
+    ids = tokenizer.encode(text)
+    meanwhile = turns - before
+    done.set()
+    thread.join()
+    assert ids == library.encode(text, add_special_tokens=False).ids
+    assert meanwhile > 10
+
+
+def test_what_the_library_cannot_read_is_a_value_error(tokenizer: Tokenizer) -> None:
+    """Its panics are no Exception: what catches exceptions would let them through."""
+    with suppress(ValueError):
+        tokenizer.encode(" " * 11_000_000)
+    for text in ("\ud800", "a" * 100_000 + "\ud800"):
+        with pytest.raises(ValueError, match="the text holds a lone surrogate"):
+            tokenizer.encode(text)
 
 
 def test_control_tokens_in_text_are_text(tokenizer: Tokenizer) -> None:
