@@ -148,8 +148,8 @@ class PanelWriter {
               std::uint32_t groups, Vi* panel, const Weight& later, std::uint32_t later_n)
       : rows_{{w.codes, row_groups * kGroupBytes, group0 * kGroupBytes, n, end},
               {w.codes, row_groups * kGroupBytes, group0 * kGroupBytes, n + kLanes, end}},
-        to_(panel),
-        units_left_(groups * kGroupUnits) {
+        panel_(panel),
+        units_(groups * kGroupUnits) {
     const std::size_t first = std::size_t(later_n) * row_groups + group0 * kTileColumns;  // as a group
     codes_ahead_ = later.codes + first * kGroupBytes;
     scales_ahead_ = later.scales + first * kPairBytes;
@@ -158,46 +158,45 @@ class PanelWriter {
 
   // The next unit: kUnitWords words of each of kLanes rows.
   __attribute__((always_inline)) void write_unit() {
-    for (int i = 0; i < kUnitBytes; i += 64) __builtin_prefetch(codes_ahead_ + i);
-    __builtin_prefetch(scales_ahead_), __builtin_prefetch(biases_ahead_);
-    codes_ahead_ += kUnitBytes, scales_ahead_ += kUnitPairBytes, biases_ahead_ += kUnitPairBytes;
+    const std::uint32_t half = unit_ % 2, step = unit_ / 2;
+    for (std::uint32_t i = 0; i < kUnitBytes; i += 64) __builtin_prefetch(codes_ahead_ + unit_ * kUnitBytes + i);
+    __builtin_prefetch(scales_ahead_ + unit_ * kUnitPairBytes), __builtin_prefetch(biases_ahead_ + unit_ * kUnitPairBytes);
     Vi words[kUnitWords];
 #if defined(__ARM_FEATURE_MATMUL_INT8)
-    pair_rows(rows_[half_], offset_, words);
-    Vi* to = to_ + 2 * half_;
+    pair_rows(rows_[half], step * kUnitWords * 4, words);
+    Vi* to = panel_ + step * kStepVectors + 2 * half;
 #pragma GCC unroll 8
     for (int i = 0; i < kUnitVectors; ++i) to[i / 2 * 4 + i % 2] = codes(words, i);
 #else
-    transpose_unit(rows_[half_], offset_, words);
-    Vi* to = to_ + half_;
+    transpose_unit(rows_[half], step * kUnitWords * 4, words);
+    Vi* to = panel_ + step * kStepVectors + half;
 #pragma GCC unroll 32
     for (int i = 0; i < kUnitVectors; ++i) to[2 * i] = codes(words, i);
 #endif
-    offset_ += kUnitWords * 4 * half_, to_ += 2 * kUnitVectors * half_;
 #if defined(__AVX512VNNI__)
     if constexpr (has_pairs(kIs4Bit)) {  // a unit is a group of its rows, and behind its codes lies what they are corrected by
       Vi sum = {};
 #pragma GCC unroll 4
       for (int i = 0; i < kUnitWords; i += 2) sum = add_pair(sum, even_codes(words[i]), even_codes(words[i + 1]));
       to[2 * kUnitVectors] = whole_pairs(sum);
-      to_ += 2 * half_;
     }
 #endif
-    half_ ^= 1;
-    --units_left_;
+    ++unit_;
   }
   void write_rest() {
-    while (units_left_ > 0) write_unit();
+    while (unit_ < units_) write_unit();
   }
-  std::uint32_t units_left() const { return units_left_; }
+  std::uint32_t units_left() const { return units_ - unit_; }
 
  private:
   static constexpr bool kIs4Bit = is_4_bit(kFormat);
-  static constexpr int kBits = kIs4Bit ? 4 : 8, kUnitBytes = kUnitWords * 4 * kLanes;
+  static constexpr int kBits = kIs4Bit ? 4 : 8;
+  static constexpr std::uint32_t kUnitBytes = kUnitWords * 4 * kLanes;
   static constexpr std::uint32_t kGroupBytes = group_bytes(kFormat);
   static constexpr std::size_t kPairBytes = is_wide(kFormat) ? sizeof(float) : sizeof(std::uint16_t);
   static constexpr std::uint32_t kGroupUnits = 2 * kGroupBytes / (kUnitWords * 4);
   static constexpr int kUnitVectors = panel_codes(kIs4Bit) / kGroupUnits;
+  static constexpr int kStepVectors = panel_vectors(kIs4Bit) / (kGroupUnits / 2);  // of a unit of either half
   static constexpr std::size_t kUnitPairBytes = kTileColumns * kPairBytes / kGroupUnits;
 
   // Vector `i` of a unit.
@@ -216,10 +215,8 @@ class PanelWriter {
   }
 
   RowPlaces rows_[2];
-  Vi* to_ = nullptr;
-  std::size_t offset_ = 0;
-  int half_ = 0;
-  std::uint32_t units_left_ = 0;
+  Vi* panel_ = nullptr;
+  std::uint32_t units_ = 0, unit_ = 0;
   const std::uint8_t* codes_ahead_ = nullptr;
   const std::byte *scales_ahead_ = nullptr, *biases_ahead_ = nullptr;
 };
