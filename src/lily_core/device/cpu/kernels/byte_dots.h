@@ -1,6 +1,6 @@
-// Products of 16-bit integers with codes out of products of bytes, of which arm64 with dotprod does 16 in one instruction:
-// q = 256 · upper + lower, both signed. Over a group the products with the upper bytes come first, then one shift by 8, then
-// those with the lower bytes: one accumulator, and its sum is exact.
+// Products of 16-bit integers with codes out of products of bytes, of which arm64 with dotprod does 16 in one instruction and
+// AVX-512 with VNNI 64: q = 256 · upper + lower, both signed. The products with the upper bytes come first, then one shift by 8,
+// then those with the lower bytes: one accumulator, and its sum is exact.
 #pragma once
 
 #include "device/cpu/kernels/quant.h"

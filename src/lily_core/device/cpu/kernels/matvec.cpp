@@ -149,8 +149,7 @@ constexpr std::size_t kPrefetchBytes = 8192;
 template <Format kFormat, int kProducts>
 static inline void dot_shorts(const Weight& row, const Weight& ahead, const Operand& x, const Product* products,
                               Vf (&total)[kProducts]) {
-  constexpr int kCodes = codes_in_word(kFormat), kBits = 32 / kCodes, kShifts = kCodes / 2, kBlock = block_codes(kFormat);
-  constexpr std::int32_t kMask = kBits == 4 ? 0x000f000f : 0x00ff00ff;
+  constexpr int kBits = 32 / codes_in_word(kFormat), kBlock = block_codes(kFormat);
   const std::uint32_t groups = x.columns / LILY_GROUP_SIZE;
   __builtin_prefetch(ahead.scales);
   __builtin_prefetch(ahead.biases);
@@ -160,13 +159,14 @@ static inline void dot_shorts(const Weight& row, const Weight& ahead, const Oper
   auto add_block = [&](Vi (&dot)[kProducts], std::uint32_t block, Vi words) {
 #if defined(__AVX512VNNI__)
     for (int p = 0; p < kProducts; ++p) dot[p] = dot_words<kFormat>(words, shorts[p] + std::size_t(block) * kBlock);
-    return;
-#endif
-    for (int j = 0; j < kShifts; ++j) {
+#else
+    constexpr std::int32_t kMask = kBits == 4 ? 0x000f000f : 0x00ff00ff;
+    for (int j = 0; j < 16 / kBits; ++j) {
       const Vs code = (Vs)((words >> (kBits * j)) & kMask);
       for (int p = 0; p < kProducts; ++p)
         dot[p] = dot_pairs(dot[p], code, load<Vs>(shorts[p] + std::size_t(block) * kBlock + j * 2 * kLanes));
     }
+#endif
   };
   auto offset_of = [&](std::uint32_t block) { return std::size_t(block) * kBlock * kBits / 8; };
   auto add_group = [&](Vi (&dot)[kProducts], std::uint32_t group) {
