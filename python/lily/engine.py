@@ -36,7 +36,7 @@ from .owner import Owner, Request, Steps
 from .params import SamplingOverrides, SamplingParams, merged_params
 from .planner import ChatOptions, Planner, Prompt, is_single, tokenize
 from .prefix_cache import PrefixCache
-from .progress import Progress, ProgressOption, ProgressReport, wants_progress
+from .progress import Progress, ProgressOption, ProgressReport, prefill_report, wants_progress
 from .reasoning import Reasoning, read_reasoning
 from .scoring import score_labels
 from .session import Session, context_length_error, decode_sessions, locked
@@ -450,7 +450,7 @@ class Engine:
         def job(request: Request[Chunk | Progress, None]) -> Steps[Chunk | Progress, None]:
             return plan.steps(request, runtime, running, prefix_cache)
 
-        report = ProgressReport(self._progress, "prefill", "tok")
+        report = prefill_report(self._progress)
         return Stream(self._owner.submit(job, on_item), report, self, plan.prompt_token_ids.tolist())
 
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import NoReturn
+from typing import Final, NoReturn
 
-from tqdm.auto import tqdm
+from tqdm import TqdmWarning
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", TqdmWarning)  # a notebook without ipywidgets has bars of text, which will do
+    from tqdm.auto import tqdm
+
+_LEAST_TOKENS: Final = 128  # a prefill of fewer is over before a bar is read
 
 ProgressOption = bool | Callable[[int, int], None] | None
 
@@ -23,7 +30,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Started(Progress):
-    """The device begins with a prompt; the `done` tokens of it were there already. No bar shows it."""
+    """The device begins with a prompt; the `done` tokens of it were there already."""
 
 
 def wants_progress(option: ProgressOption) -> bool:
@@ -34,29 +41,37 @@ def wants_progress(option: ProgressOption) -> bool:
 
 
 class ProgressReport:
-    """Shows progress as it comes in; nothing for work of a single step. Runs in the thread that waits for the work."""
+    """Shows progress as it comes in, if at least `least` steps are to be done. Runs in the thread that waits."""
 
-    def __init__(self, option: ProgressOption, description: str, unit: str) -> None:
+    def __init__(self, option: ProgressOption, description: str, unit: str, *, least: int = 1) -> None:
         self._callback = option if callable(option) else None
         self._shows_bar = self._callback is None and wants_progress(option)
         self._description = description
         self._unit = unit
+        self._least = least
         self._bar: tqdm[NoReturn] | None = None
 
     def update(self, progress: Progress) -> None:
-        if isinstance(progress, Started):
-            return
         if self._callback is not None:
-            self._callback(progress.done, progress.total)
-        elif self._shows_bar and (self._bar is not None or progress.done < progress.total):
-            if self._bar is None:
-                self._bar = self._new_bar(progress.total)
+            if not isinstance(progress, Started):
+                self._callback(progress.done, progress.total)
+            return
+        if self._shows_bar and self._bar is None and progress.total - progress.done >= self._least:
+            self._bar = self._new_bar(progress)
+        if self._bar is not None:
             self._bar.update(progress.done - self._bar.n)
             if progress.done >= progress.total:
                 self.close()
 
-    def _new_bar(self, total: int) -> tqdm[NoReturn]:
-        return tqdm(total=total, desc=self._description, unit=self._unit, unit_scale=True, leave=False)
+    def _new_bar(self, begin: Progress) -> tqdm[NoReturn]:
+        return tqdm(
+            total=begin.total,
+            initial=begin.done,
+            desc=self._description,
+            unit=self._unit,
+            unit_scale=True,
+            leave=False,
+        )
 
     def close(self) -> None:
         if self._bar is not None:
@@ -70,3 +85,8 @@ class ProgressReport:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def prefill_report(option: ProgressOption) -> ProgressReport:
+    """Of a prompt: from when the device begins with it, which may be long before its first chunk is done."""
+    return ProgressReport(option, "prefill", "tok", least=_LEAST_TOKENS)

@@ -20,7 +20,7 @@ from .generation import prefill_chunks
 from .keywords import names_nearest_keyword
 from .owner import Owner, Request, Steps
 from .prefix_cache import PrefixCache
-from .progress import Progress, ProgressOption, ProgressReport
+from .progress import Progress, ProgressOption, Started, prefill_report
 from .state_file import StateFile, check_target
 from .token_ids import check_token_ids
 
@@ -103,6 +103,7 @@ class Session:
                 else:
                     timeline.reserve(len(wanted))
                 self._has_logits = False
+                request.push(Started(reused, len(wanted)))
                 yield from prefill_chunks(request, self._runtime, timeline, wanted, self._cache)  # type: ignore[arg-type]
                 self._has_logits = True
             except MemoryLimitError:  # before any work, unless something longer was restored before it was refused
@@ -112,7 +113,7 @@ class Session:
                 self._token_ids = array("I", wanted[: timeline.num_tokens].tobytes())
             return reused
 
-        with self._lock, ProgressReport(self._progress, "prefill", "tok") as report:
+        with self._lock, prefill_report(self._progress) as report:
             request = self._owner.submit(job)
             try:
                 for progress in request:
