@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from .config import load_config
 from .errors import CheckpointError
+from .hub import PACKAGED
 from .memory import format_bytes
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class Download:
         from huggingface_hub import constants
         from huggingface_hub.file_download import repo_folder_name
 
+        if repo_id in PACKAGED:
+            raise DownloadError(f"{repo_id!r} comes with lily: there is nothing to download", path=repo_id)
         self.repo_id = repo_id
         self.revision = revision or "main"
         with _hub_errors(repo_id, self.revision):
@@ -265,6 +268,8 @@ def _hub_errors(repo_id: str, revision: str) -> Iterator[None]:
             f"{constants.ENDPOINT} has no model {repo_id!r}, or it is private: set HF_TOKEN or run 'hf auth login'",
             path=repo_id,
         ) from error
+    except errors.HFValidationError as error:
+        raise DownloadError(f"{repo_id!r} is no Hugging Face id (org/name): {error}", path=repo_id) from error
     except errors.RevisionNotFoundError as error:
         raise DownloadError(f"{repo_id} has no revision {revision!r}", path=repo_id) from error
     except errors.OfflineModeIsEnabled as error:

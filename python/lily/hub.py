@@ -8,7 +8,7 @@ from typing import Final
 
 from .errors import CheckpointError
 
-_PACKAGED: Final = ("lily-nano",)
+PACKAGED: Final = ("lily-nano",)  # models that come with lily
 
 
 def find_model(model: str | Path, revision: str | None = None) -> Path:
@@ -40,7 +40,7 @@ def find_model(model: str | Path, revision: str | None = None) -> Path:
         if revision is not None:
             raise ValueError(f"revision {revision!r} is of a Hugging Face id, but {str(model)!r} is a folder")
         return folder
-    if str(model) in _PACKAGED:
+    if str(model) in PACKAGED:
         if revision is not None:
             raise ValueError(f"revision {revision!r} is of a Hugging Face id, but {str(model)!r} comes with lily")
         return Path(__file__).parent / "models" / str(model)

@@ -139,6 +139,8 @@ def test_content_that_was_not_announced_is_refused(hub: HubServer, environment: 
     [
         (["org/other"], "has no model 'org/other', or it is private"),
         ([REPO, "--revision", "v9"], "has no revision 'v9'"),
+        (["/models/qwen"], "'/models/qwen' is no Hugging Face id (org/name)"),
+        (["lily-nano"], "'lily-nano' comes with lily: there is nothing to download"),
         (["not a name"], "not a name"),
     ],
 )
