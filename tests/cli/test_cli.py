@@ -74,6 +74,10 @@ def test_structured_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         ("serve --max-queue -1", "max_queue is -1"),
         ("serve --ping-seconds 0", "ping_seconds is 0.0"),
         ("bench --contexts 5,x", "'x' is no number above 0"),
+        ("serve --max-context 0", "argument --max-context: '0' is no number above 0"),
+        ("chat --memory-limit 5XB", "argument --memory-limit: '5XB' is not a memory size"),
+        ("doctor --memory-limit 0", "argument --memory-limit: a memory size must be above 0 bytes"),
+        ("generate --prefix-cache-bytes=-5 x", "argument --prefix-cache-bytes: '-5' is not a memory size"),
     ],
 )
 def test_flags_that_make_no_sense_are_wrong_usage(

@@ -17,7 +17,7 @@ from lily import Engine, _core
 from lily.floors import decode_bytes
 from lily.machine import describe_machine, read_bytes_per_second, versions
 
-from .options import Verbs, add_engine_flags, make_engine
+from .options import Verbs, add_engine_flags, make_engine, positive
 
 CONTEXTS: Final = (128, 1024, 4096, 16384)
 _WARM_UP_STEPS: Final = 4
@@ -54,11 +54,9 @@ def add_parser(verbs: Verbs) -> None:
     parser.add_argument(
         "--contexts", type=_contexts, metavar="N,N", help="tokens; default: those of " + _listed(CONTEXTS) + " that fit"
     )
-    parser.add_argument(
-        "--tokens", type=_positive, default=64, help="decode steps that are timed; default: %(default)s"
-    )
-    parser.add_argument("--runs", type=_positive, default=3, help="of prefill and warm; default: %(default)s")
-    parser.add_argument("--users", type=_positive, default=8, help="of the burst; default: %(default)s")
+    parser.add_argument("--tokens", type=positive, default=64, help="decode steps that are timed; default: %(default)s")
+    parser.add_argument("--runs", type=positive, default=3, help="of prefill and warm; default: %(default)s")
+    parser.add_argument("--users", type=positive, default=8, help="of the burst; default: %(default)s")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     parser.set_defaults(run=_run)
 
@@ -221,11 +219,5 @@ def _listed(numbers: Sequence[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
-    return int(text)
-
-
 def _contexts(text: str) -> list[int]:
-    return [_positive(part.strip()) for part in text.split(",")]
+    return [positive(part.strip()) for part in text.split(",")]

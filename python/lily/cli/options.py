@@ -13,6 +13,7 @@ from lily import Engine, SamplingParams
 from lily.engine_options import DeviceName, DtypeName
 from lily.files import home_path
 from lily.log import LEVELS, VARIABLE
+from lily.memory import parse_bytes
 from lily.progress import ProgressOption
 
 from .text import file_text
@@ -56,9 +57,18 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, default_model: str | No
     parser.add_argument("--revision", help="branch, tag or commit of a Hugging Face id")
     parser.add_argument("--device", default="auto", choices=get_args(DeviceName))
     parser.add_argument("--dtype", default="auto", choices=get_args(DtypeName))
-    parser.add_argument("--max-context", type=int, metavar="TOKENS", help="prompt and completion; default: what fits")
-    parser.add_argument("--memory-limit", metavar="SIZE", help="such as 24GiB; default: 80 %% of what is available")
-    parser.add_argument("--prefix-cache-bytes", metavar="SIZE", help="for kept beginnings of prompts; 0 keeps nothing")
+    parser.add_argument(
+        "--max-context", type=positive, metavar="TOKENS", help="prompt and completion; default: what fits"
+    )
+    parser.add_argument(
+        "--memory-limit", type=_size, metavar="SIZE", help="such as 24GiB; default: 80 %% of what is available"
+    )
+    parser.add_argument(
+        "--prefix-cache-bytes",
+        type=lambda text: _size(text) if text != "0" else 0,
+        metavar="SIZE",
+        help="for kept beginnings of prompts; 0 keeps nothing",
+    )
     parser.add_argument("--cache-dir", metavar="FOLDER", help="keeps beginnings of prompts for the next start too")
     parser.add_argument("--chat-template", metavar="FILE", help="Jinja file instead of the checkpoint's template")
     add_log_flag(parser, default=log_level)
@@ -71,17 +81,27 @@ def make_engine(options: argparse.Namespace, *, progress: ProgressOption = None)
         device=options.device,
         dtype=options.dtype,
         max_context=options.max_context,
-        memory_limit=_size(options.memory_limit),
-        prefix_cache_bytes=_size(options.prefix_cache_bytes),
+        memory_limit=options.memory_limit,
+        prefix_cache_bytes=options.prefix_cache_bytes,
         cache_dir=options.cache_dir,
         chat_template=options.chat_template,
         progress=progress,
     )
 
 
-def _size(text: str | None) -> int | str | None:
-    """A plain number is bytes, as in Python."""
-    return int(text) if text and text.isdecimal() else text
+def positive(text: str) -> int:
+    """A flag's whole number above 0."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    """A flag's memory size, in bytes. A plain number is bytes, as in Python."""
+    try:
+        return parse_bytes(int(text) if text.isdecimal() else text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def add_log_flag(parser: argparse.ArgumentParser, *, default: str = "warning") -> None:
