@@ -34,6 +34,7 @@ from tools.fuzz import programs
 from tools.fuzz.programs import FOLDER, TARGETS, FuzzError
 
 MAX_LENGTH = 600  # bytes of an input: long enough for three tensors
+TIMEOUT_SECONDS = 100  # of one input, by the clock on the wall: a process that was stopped for a while is no finding
 CORPUS_BYTES = 150_000  # that a corpus may have in the repository
 
 
@@ -69,7 +70,8 @@ def search(target: str, program: Path, found: Path, *, seconds: int, runs: int, 
     def process(index: int) -> tuple[int, int]:
         own = found / str(index)
         own.mkdir()
-        options = [f"-max_len={MAX_LENGTH}", f"-dict={FOLDER / 'tokens.dict'}", "-timeout=10", "-rss_limit_mb=0"]
+        options = [f"-max_len={MAX_LENGTH}", f"-dict={FOLDER / 'tokens.dict'}", f"-timeout={TIMEOUT_SECONDS}"]
+        options += ["-rss_limit_mb=0"]
         options += [f"-max_total_time={seconds}", f"-runs={runs if runs < 0 else -(-runs // processes)}"]
         options += ["-print_final_stats=1", f"-artifact_prefix={programs.BUILD}/{target}-"]
         output = execute([str(program), *options, str(own), str(corpus(target))])
