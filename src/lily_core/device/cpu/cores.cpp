@@ -15,6 +15,24 @@
 
 namespace lily::cpu {
 
+#if defined(__linux__)
+namespace {
+
+// Whole processors that a container's share of time is worth (cgroups v2 or v1), at least 1; 0 without a quota. More threads
+// would use it up early in each period, and then all wait for those that are stopped.
+std::uint32_t quota_cores() {
+  double quota = 0, period = 0;
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  if (!(file >> quota >> period)) {  // "max 100000", or no such file
+    std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") >> quota;  // -1 is no quota
+    std::ifstream("/sys/fs/cgroup/cpu/cpu.cfs_period_us") >> period;
+  }
+  return quota > 0 && period > 0 ? static_cast<std::uint32_t>(std::max(1.0, quota / period)) : 0;
+}
+
+}  // namespace
+#endif
+
 std::uint32_t usable_cores() {
 #if defined(__linux__)
   cpu_set_t allowed;
@@ -29,7 +47,9 @@ std::uint32_t usable_cores() {
       if (!std::getline(file, siblings)) siblings = std::to_string(cpu);
       cores.insert(siblings);
     }
-    return std::max<std::uint32_t>(1, static_cast<std::uint32_t>(cores.size()));
+    const auto count = std::max<std::uint32_t>(1, static_cast<std::uint32_t>(cores.size()));
+    const std::uint32_t quota = quota_cores();
+    return quota ? std::min(count, quota) : count;
   }
 #elif defined(__APPLE__)
   // Efficiency cores would hold up every barrier.
