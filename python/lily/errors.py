@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .outputs import Usage
@@ -10,6 +10,10 @@ if TYPE_CHECKING:
 
 class LilyError(Exception):
     """Root of all errors that lily raises on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies, and errors that come from another process, are made of text and attributes, not by a constructor."""
+        return _rebuilt, (type(self), *self.args), self.__dict__
 
 
 class CheckpointError(LilyError, ValueError):
@@ -114,3 +118,7 @@ class SnapshotError(LilyError, ValueError):
         super().__init__(message)
         self.path = path
         self.reason = reason
+
+
+def _rebuilt(kind: type[LilyError], *args: object) -> LilyError:
+    return Exception.__new__(kind, *args)
