@@ -92,7 +92,7 @@ def outcome(program: Path, check: str, *words: str) -> str:
     return done.stdout
 
 
-CHECKS = ["order", "submissions", "replay", "split", "failure", "fatal_failure", "hang", "compile_error"]
+CHECKS = ["order", "submissions", "replay", "split", "failure", "fatal_failure", "hang", "stop", "compile_error"]
 FORMS = ["tensor_form", "slow_tensor_form", "wrong_tensor_form", "refused_tensor_form"]
 
 

@@ -8,6 +8,8 @@ namespace {
 
 constexpr double kMinMeasuredSeconds = 1e-5;  // shorter ones say nothing
 constexpr double kMinPace = 0.02, kMaxPace = 1e5;
+// Of a wait. While the process is stopped, as by Ctrl-Z, time passes and nothing is noted: that ends one slice, not the wait.
+constexpr int kSlices = 8;
 
 }  // namespace
 
@@ -47,8 +49,12 @@ bool Progress::wait_until(Condition condition, double patience_seconds) {
   while (!condition()) {
     if (is_hung_) return false;
     const std::size_t before = unfinished_.size();
-    const auto patience = std::chrono::duration<double>(patience_seconds);
-    is_hung_ = !changed_.wait_for(lock, patience, [&] { return unfinished_.size() != before || condition(); });
+    const auto slice = std::chrono::duration<double>(patience_seconds / kSlices);
+    bool moves = false;
+    for (int n = 0; n < kSlices && !moves; ++n) {
+      moves = changed_.wait_for(lock, slice, [&] { return unfinished_.size() != before || condition(); });
+    }
+    is_hung_ = !moves;
   }
   return true;
 }

@@ -1,6 +1,11 @@
 // Kernels, compilers and GPUs that fail.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <chrono>
+#include <csignal>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "device/device.h"
@@ -66,6 +71,29 @@ void check_hang() {
   expect(passed < std::chrono::seconds(20), "the wait took too long");
 }
 
+// A stop of the process, as by Ctrl-Z, is no hang, though it lasts longer than a wait may.
+void check_stop() {
+  debug += debug.empty() ? "timeout=2" : ",timeout=2";
+  Doubling doubling;
+  change_settings([](softmetal::Settings& s) { s.stalls = true; });
+  if (const pid_t parent = getpid(); fork() == 0) {
+    usleep(200'000), kill(parent, SIGSTOP), usleep(2'500'000), kill(parent, SIGCONT);
+    _exit(0);
+  }
+  std::thread gpu([] {  // goes on when the stop is over, which shows in the time that passed
+    using Clock = std::chrono::steady_clock;
+    for (auto before = Clock::now(); Clock::now() - before < std::chrono::seconds(1);) {
+      before = Clock::now();
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    change_settings([](softmetal::Settings& s) { s.stalls = false; });
+  });
+  const Failure failure = failure_of([&] { doubling.run(); });
+  gpu.join();
+  ::wait(nullptr);
+  expect(failure.message.empty(), failure.message);
+}
+
 // A read behind the end of a buffer.
 void check_overrun() {
   const auto device = make_device();
@@ -96,6 +124,7 @@ const Checks& failure_checks() {
       {"failure", check_failure},
       {"fatal_failure", check_fatal_failure},
       {"hang", check_hang},
+      {"stop", check_stop},
       {"overrun", check_overrun},
       {"compile_error", check_compile_error},
   };
