@@ -76,7 +76,7 @@ def test_structured_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         ("bench --contexts 5,x", "'x' is no number above 0"),
         ("serve --max-context 0", "argument --max-context: '0' is no number above 0"),
         ("chat --memory-limit 5XB", "argument --memory-limit: '5XB' is not a memory size"),
-        ("doctor --memory-limit 0", "argument --memory-limit: a memory size must be above 0 bytes"),
+        ("doctor --memory-limit 0", "argument --memory-limit: a memory size must be at least 1 B"),
         ("generate --prefix-cache-bytes=-5 x", "argument --prefix-cache-bytes: '-5' is not a memory size"),
     ],
 )

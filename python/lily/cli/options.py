@@ -65,7 +65,7 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, default_model: str | No
     )
     parser.add_argument(
         "--prefix-cache-bytes",
-        type=lambda text: _size(text) if text != "0" else 0,
+        type=lambda text: _size(text, least=0),
         metavar="SIZE",
         help="for kept beginnings of prompts; 0 keeps nothing",
     )
@@ -96,10 +96,10 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def _size(text: str) -> int:
+def _size(text: str, *, least: int = 1) -> int:
     """A flag's memory size, in bytes. A plain number is bytes, as in Python."""
     try:
-        return parse_bytes(int(text) if text.isdecimal() else text)
+        return parse_bytes(int(text) if text.isdecimal() else text, least=least)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
