@@ -102,7 +102,10 @@ class CpuDevice final : public Device {
     if (debug_.checked || debug_.shuffled) {
       run_one_by_one(levels);
     } else {
-      for (const auto& level : levels) level->next_tile.store(0, std::memory_order_relaxed);
+      for (const auto& level : levels) {
+        level->next_tile.store(0, std::memory_order_relaxed);
+        level->tiles_done.store(0, std::memory_order_relaxed);
+      }
       Job job{this, &levels};
       pool_.run([](void* context, std::uint32_t worker) { static_cast<Job*>(context)->run(worker); }, &job);
     }
@@ -151,24 +154,26 @@ class CpuDevice final : public Device {
     CpuDevice* device;
     Levels* levels;
 
+    // A level waits for its tiles, not for threads: one that the system has stopped between tiles holds up nobody.
     void run(std::uint32_t worker) {
       const std::uint32_t threads = device->pool_.size();
-      for (std::size_t i = 0; i < levels->size(); ++i) {
-        Level& level = *(*levels)[i];
-        share(level, threads, Worker{device->scratch_[worker].data()});
-        if (i + 1 < levels->size()) device->pool_.barrier();
+      for (const auto& level : *levels) {
+        share(*level, threads, Worker{device->scratch_[worker].data()});
+        spin_until([&] { return level->tiles_done.load(std::memory_order_acquire) == level->num_tiles; });
       }
     }
 
     // Takes ever smaller runs of tiles until the level has none left: no thread waits long for the last one.
     static void share(Level& level, std::uint32_t threads, Worker worker) {
-      std::uint32_t begin = level.next_tile.load(std::memory_order_relaxed);
+      std::uint32_t begin = level.next_tile.load(std::memory_order_relaxed), done = 0;
       while (begin < level.num_tiles) {
         const std::uint32_t count = std::max(1u, (level.num_tiles - begin) / (2 * threads));
         if (!level.next_tile.compare_exchange_weak(begin, begin + count, std::memory_order_relaxed)) continue;
         run_tiles(level, begin, begin + count, worker);
+        done += count;
         begin = level.next_tile.load(std::memory_order_relaxed);
       }
+      if (done > 0) level.tiles_done.fetch_add(done, std::memory_order_release);
     }
 
     static void run_tiles(Level& level, std::uint32_t begin, std::uint32_t end, Worker& worker) {

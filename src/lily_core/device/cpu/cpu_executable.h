@@ -29,6 +29,7 @@ struct Level {
   std::vector<std::unique_ptr<PreparedCall>> calls;
   std::uint32_t num_tiles = 0;
   alignas(64) std::atomic<std::uint32_t> next_tile{0};
+  alignas(64) std::atomic<std::uint32_t> tiles_done{0};
 };
 
 class CpuExecutable final : public Executable {

@@ -6,25 +6,11 @@
 
 #include "device/device.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 namespace lily::cpu {
 namespace {
 
-void relax() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 // Long enough to bridge the host's work between two tokens, short enough not to heat an idle machine.
 constexpr auto kSpinTime = std::chrono::microseconds(200);
-// A spinning barrier must not starve the thread that it waits for when the machine is shared.
-constexpr int kSpinsBeforeYield = 4096;
 
 }  // namespace
 
@@ -49,31 +35,18 @@ void ThreadPool::stop() {
   for (std::thread& worker : workers_) worker.join();
 }
 
+// A worker counts itself in before it looks whether the job is open, the caller closes the job before it looks whether a worker is
+// inside: in the one order of these four that all threads see, one of both sees the other.
 void ThreadPool::run(Job job, void* context) {
   if (workers_.empty()) return job(context, 0);
   job_ = job;
   context_ = context;
+  is_open_.store(true);
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
   job(context, 0);
-  barrier();
-}
-
-void ThreadPool::barrier() {
-  if (workers_.empty()) return;
-  const std::uint32_t passed = barriers_.load(std::memory_order_relaxed);
-  if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size()) {
-    arrived_.store(0, std::memory_order_relaxed);
-    barriers_.store(passed + 1, std::memory_order_release);
-    return;
-  }
-  for (int spins = 0; barriers_.load(std::memory_order_acquire) == passed; ++spins) {
-    if (spins < kSpinsBeforeYield) {
-      relax();
-    } else {
-      std::this_thread::yield();
-    }
-  }
+  is_open_.store(false);
+  spin_until([this] { return inside_.load() == 0; });
 }
 
 void ThreadPool::work(std::uint32_t worker) {
@@ -85,10 +58,11 @@ void ThreadPool::work(std::uint32_t worker) {
       relax();
       if (++spins % 64 == 0 && std::chrono::steady_clock::now() > deadline) round_.wait(seen, std::memory_order_acquire);
     }
-    ++seen;
+    seen = round_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_relaxed)) return;
-    job_(context_, worker);
-    barrier();
+    inside_.fetch_add(1);
+    if (is_open_.load()) job_(context_, worker);
+    inside_.fetch_sub(1);
   }
 }
 

@@ -1,4 +1,4 @@
-// Threads that run one job together: the caller is worker 0. Made for jobs of microseconds: workers spin before they sleep.
+// Threads that work on one job together: the caller is worker 0. Made for jobs of microseconds: workers spin before they sleep.
 #pragma once
 
 #include <atomic>
@@ -6,7 +6,32 @@
 #include <thread>
 #include <vector>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace lily::cpu {
+
+inline void relax() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Spins until ready(). On a shared machine the thread that is waited for may need this one's core: after a while it gets it.
+template <typename Ready>
+void spin_until(Ready ready) {
+  constexpr int kSpinsBeforeYield = 4096;
+  for (int spins = 0; !ready(); ++spins) {
+    if (spins < kSpinsBeforeYield) {
+      relax();
+    } else {
+      std::this_thread::yield();
+    }
+  }
+}
 
 class ThreadPool {
  public:
@@ -17,10 +42,9 @@ class ThreadPool {
   ~ThreadPool();
 
   std::uint32_t size() const { return static_cast<std::uint32_t>(workers_.size()) + 1; }
-  // Runs job(context, w) for every worker w and returns when all are done. One caller at a time.
+  // Runs job(context, 0) here; until that returns the other workers call the job too, once, more often or, where the system does
+  // not let them run, never. Returns when none is in it. One caller at a time.
   void run(Job job, void* context);
-  // Waits until every worker of the running job has arrived. All must call it equally often.
-  void barrier();
 
  private:
   void stop();
@@ -29,9 +53,9 @@ class ThreadPool {
   Job job_ = nullptr;
   void* context_ = nullptr;
   std::vector<std::thread> workers_;
-  alignas(64) std::atomic<std::uint32_t> round_{0};     // changes when a job starts, and once more for the end
-  alignas(64) std::atomic<std::uint32_t> arrived_{0};   // at the barrier
-  alignas(64) std::atomic<std::uint32_t> barriers_{0};  // passed
+  alignas(64) std::atomic<std::uint32_t> round_{0};  // changes when a job starts, and once more for the end
+  std::atomic<bool> is_open_{false};                 // whether workers may enter the job
+  alignas(64) std::atomic<std::uint32_t> inside_{0};  // workers that may be in it
   std::atomic<bool> stop_{false};
 };
 
