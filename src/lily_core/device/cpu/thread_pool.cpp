@@ -35,8 +35,8 @@ void ThreadPool::stop() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-// A worker counts itself in before it looks whether the job is open, the caller closes the job before it looks whether a worker is
-// inside: in the one order of these four that all threads see, one of both sees the other.
+// A worker counts itself in before it looks whether the job is open, the caller closes the job before it looks whether a worker
+// is inside: in the one order of these four that all threads see, one of both sees the other.
 void ThreadPool::run(Job job, void* context) {
   if (workers_.empty()) return job(context, 0);
   job_ = job;
