@@ -202,10 +202,13 @@ def main() -> int:
         }
         if options.gguf:
             inputs[options.gguf.name] = runner.digest_file(options.gguf)
-        # The digests' reads leave small pages behind; files shall lie in memory as an engine's own first run asks for.
-        machine.evict([*options.model.glob("*.safetensors"), *([options.gguf] if options.gguf else [])])
         programs = {e.name: describe_program(Path(e.program)) for e in engines if e.kind == "llama"}
         arms = [runner.Arm(engine.name, engine.command(engine.workload(work, engines), tokens)) for engine in engines]
+        # The digests' reads leave small pages behind: files shall lie in memory as the engines that map them ask for.
+        machine.evict([*options.model.glob("*.safetensors"), *([options.gguf] if options.gguf else [])])
+        for engine, one in zip(engines, arms, strict=True):
+            if engine.layout == "mapped" and engine.kind != "mlx":
+                subprocess.run(one.command, cwd=runner.ROOT, check=True, capture_output=True)
         command = ["python", "-m", "bench.peers.run", *sys.argv[1:]]
         name = f"peers-{options.model.name.lower()}"
         record = runner.run(name, arms, command=command, inputs=inputs, rounds=options.rounds)
