@@ -1,6 +1,6 @@
 // Matrix products of one instruction set, in both kinds of operands, against plain loops in double, and the sums of integers that
-// they are made of against plain loops in 64 bits: for processors where only this can be run (tools/check_arm64.sh). The digest
-// is that of the tiles of 16-bit integers and 4-bit codes, whose results do not depend on the instruction set.
+// they are made of against plain loops in 64 bits. test_products.py runs this on this machine, tools/check_arm64.sh where kernels
+// cannot be run otherwise. The digest is that of the tiles of integers and 4-bit codes, which all sets of arm64 have in common.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -8,7 +8,6 @@
 #include <random>
 #include <vector>
 
-#include "device/cpu/kernels/byte_dots.h"
 #include "device/cpu/kernels/gemm.h"
 #include "device/cpu/kernels/matvec.h"
 
@@ -24,38 +23,81 @@ struct Case {
   std::uint32_t rows, width, columns;  // of x; of both; rows of the weight
 };
 
-// A random weight of bits that any format may hold, and its values.
-struct RandomWeight {
-  RandomWeight(const Case& c, std::mt19937& random) : dense(std::size_t(c.columns) * c.width) {
+// A weight of the bytes that any format may hold, and its values.
+struct TestWeight {
+  // Of code k of row n, and of the scale and bias of a group.
+  template <typename Code, typename Scale, typename Bias>
+  TestWeight(const Case& c, Code code, Scale scale, Bias bias) : dense(std::size_t(c.columns) * c.width) {
     const std::size_t groups = dense.size() / LILY_GROUP_SIZE;
     codes.resize(groups * group_bytes(c.format));
-    for (auto& code : codes) code = std::uint8_t(random());
-    std::normal_distribution<float> normal;
-    for (std::vector<std::byte>* pairs : {&scales, &biases})
-      for (std::size_t i = 0; i < groups; ++i) {
-        const float value = normal(random);
-        std::uint32_t bits;
-        std::memcpy(&bits, &value, sizeof bits);
-        const auto* from = reinterpret_cast<const std::byte*>(&bits);
-        if (is_wide(c.format)) {
-          pairs->insert(pairs->end(), from, from + 4);
-        } else {
-          pairs->insert(pairs->end(), from + 2, from + 4);  // little-endian: the upper half is the bfloat16
-        }
-      }
-    with_format(c.format, [&]<Format kFormat>() {
-      for (std::size_t i = 0; i < dense.size(); ++i) {
-        const int code = is_4_bit(kFormat) ? codes[i / 2] >> (i % 2 * 4) & 15 : codes[i];
-        dense[i] = double(pair_value<kFormat>(scales.data(), i / 64)) * code + double(pair_value<kFormat>(biases.data(), i / 64));
-      }
-    });
+    for (std::size_t i = 0; i < dense.size(); ++i) {
+      const int value = code(i / c.width, i % c.width);
+      dense[i] = value;
+      codes[is_4_bit(c.format) ? i / 2 : i] |= std::uint8_t(is_4_bit(c.format) ? value << (i % 2 * 4) : value);
+    }
+    for (std::size_t group = 0; group < groups; ++group) {
+      const double scale_of = put(c.format, scale(), scales), bias_of = put(c.format, bias(), biases);
+      for (std::size_t i = group * LILY_GROUP_SIZE; i < (group + 1) * LILY_GROUP_SIZE; ++i)
+        dense[i] = scale_of * dense[i] + bias_of;
+    }
   }
   Weight weight() const { return {codes.data(), scales.data(), biases.data()}; }
 
   std::vector<std::uint8_t> codes;
   std::vector<std::byte> scales, biases;
   std::vector<double> dense;
+
+ private:
+  // Adds a number of a pair, cut off where the format does; returns what it is now.
+  static float put(Format format, float value, std::vector<std::byte>& pairs) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    if (!is_wide(format)) bits &= 0xffff0000;  // bfloat16
+    const auto* from = reinterpret_cast<const std::byte*>(&bits);
+    pairs.insert(pairs.end(), from + (is_wide(format) ? 0 : 2), from + 4);  // little-endian: the upper half is the bfloat16
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+  }
 };
+
+// x Wᵀ as a prefill computes it and as a step does, each [rows][columns].
+struct Products {
+  std::vector<float> tile, step;
+};
+
+Products multiply(const Case& c, Operands operands, const std::vector<float>& x, const Weight& w) {
+  ModelConstants model{};
+  model.hidden_size = c.width;
+  KernelCall call{};
+  call.model = &model, call.operands = operands, call.format = c.format;
+  auto row_at = [&](std::uint32_t i) { return x.data() + std::size_t(i) * c.width; };
+  Products y = {std::vector<float>(std::size_t(c.rows) * c.columns), std::vector<float>(std::size_t(c.rows) * c.columns)};
+
+  Scratch measure(nullptr);
+  GemmScratch(call, measure);
+  Operand(call, measure, c.format, LILY_MAX_STEP_ROWS, c.width);
+  auto* memory = static_cast<std::byte*>(std::aligned_alloc(64, measure.bytes()));
+  Scratch scratch(memory);
+  GemmScratch gemm_scratch(call, scratch);
+  gemm_scratch.hold(c.rows, c.width);
+  gemm_scratch.set_rows(row_at);
+  gemm({w}, 0, c.columns, gemm_scratch, [&](std::uint32_t n, std::uint32_t count, auto values) {
+    for (std::uint32_t i = 0; i < c.rows; ++i) std::memcpy(&y.tile[i * c.columns + n], values(0, i), count * sizeof(float));
+  });
+
+  Operand operand(call, scratch, c.format, LILY_MAX_STEP_ROWS, c.width);
+  for (std::uint32_t first = 0; first < c.rows; first += LILY_MAX_STEP_ROWS) {
+    Product products[LILY_MAX_STEP_ROWS];
+    const std::uint32_t count = std::min(c.rows - first, LILY_MAX_STEP_ROWS);
+    for (std::uint32_t i = 0; i < count; ++i) {
+      operand.set_row(i, row_at(first + i));
+      products[i] = {i, &y.step[(first + i) * c.columns]};
+    }
+    matvec({{w, 0}, c.columns, {w, c.columns}}, operand, products, count);
+  }
+  std::free(memory);
+  return y;
+}
 
 // The error against what is summed up, Σ (w x)²: the sum itself may nearly vanish.
 double rms_ratio(const std::vector<double>& reference, double squares, const std::vector<float>& got) {
@@ -73,12 +115,22 @@ void add_to_digest(const std::vector<float>& values) {
   }
 }
 
-bool check(const Case& c, Operands operands) {
-  std::mt19937 random(c.rows + c.width);
-  const RandomWeight w(c, random);
+std::vector<float> normal_rows(const Case& c, std::mt19937& random) {
   std::normal_distribution<float> normal;
   std::vector<float> x(std::size_t(c.rows) * c.width);
   for (float& value : x) value = normal(random);
+  return x;
+}
+TestWeight random_weight(const Case& c, std::mt19937& random) {
+  std::normal_distribution<float> normal;
+  auto pair = [&] { return normal(random); };
+  return TestWeight(c, [&](std::size_t, std::size_t) { return int(random() % (is_4_bit(c.format) ? 16 : 256)); }, pair, pair);
+}
+
+bool check(const Case& c, Operands operands) {
+  std::mt19937 random(c.rows + c.width);
+  const TestWeight w = random_weight(c, random);
+  const std::vector<float> x = normal_rows(c, random);
   std::vector<double> reference(std::size_t(c.rows) * c.columns);
   double squares = 0;
   for (std::uint32_t i = 0; i < c.rows; ++i)
@@ -89,39 +141,10 @@ bool check(const Case& c, Operands operands) {
         squares += product * product;
       }
 
-  ModelConstants model{};
-  model.hidden_size = c.width;
-  KernelCall call{};
-  call.model = &model, call.operands = operands, call.format = c.format;
-  auto row_at = [&](std::uint32_t i) { return x.data() + std::size_t(i) * c.width; };
-  std::vector<float> tile(reference.size()), step(reference.size());
-
-  Scratch measure(nullptr);
-  GemmScratch(call, measure);
-  Operand(call, measure, c.format, LILY_MAX_STEP_ROWS, c.width);
-  auto* memory = static_cast<std::byte*>(std::aligned_alloc(64, (measure.bytes() + 63) / 64 * 64));
-  Scratch scratch(memory);
-  GemmScratch gemm_scratch(call, scratch);
-  gemm_scratch.hold(c.rows, c.width);
-  gemm_scratch.set_rows(row_at);
-  gemm({w.weight()}, 0, c.columns, gemm_scratch, [&](std::uint32_t n, std::uint32_t count, auto values) {
-    for (std::uint32_t i = 0; i < c.rows; ++i) std::memcpy(&tile[i * c.columns + n], values(0, i), count * sizeof(float));
-  });
-
-  Operand operand(call, scratch, c.format, LILY_MAX_STEP_ROWS, c.width);
-  for (std::uint32_t first = 0; first < c.rows; first += LILY_MAX_STEP_ROWS) {
-    Product products[LILY_MAX_STEP_ROWS];
-    const std::uint32_t count = std::min(c.rows - first, LILY_MAX_STEP_ROWS);
-    for (std::uint32_t i = 0; i < count; ++i) {
-      operand.set_row(i, row_at(first + i));
-      products[i] = {i, &step[(first + i) * c.columns]};
-    }
-    matvec({{w.weight(), 0}, c.columns, {w.weight(), c.columns}}, operand, products, count);
-  }
-  std::free(memory);
-  if (operands == Operands::kInt16 && is_4_bit(c.format)) add_to_digest(tile);
+  const Products y = multiply(c, operands, x, w.weight());
+  if (operands == Operands::kInt16 && is_4_bit(c.format)) add_to_digest(y.tile);
   const double bound = operands == Operands::kInt16 ? 2e-4 : 2e-6;
-  const double errors[] = {rms_ratio(reference, squares, tile), rms_ratio(reference, squares, step)};
+  const double errors[] = {rms_ratio(reference, squares, y.tile), rms_ratio(reference, squares, y.step)};
   const bool passed = errors[0] < bound && errors[1] < bound;
   if (!passed)
     std::printf("format %d, operands %d, %u x %u x %u: tile %.2e, step %.2e\n", int(c.format), int(operands), c.rows, c.columns,
@@ -129,33 +152,78 @@ bool check(const Case& c, Operands operands) {
   return passed;
 }
 
-#if defined(__ARM_FEATURE_DOTPROD)
-// The sums of products of bytes are those of the integers, at the ends of the ranges too.
+// Rows of integers whose largest is that of the operand keep a scale of 1, so that whole numbers come out: of every byte that the
+// integers are cut into both ends, and codes of both ends.
 template <Format kFormat>
-bool check_sums(bool largest) {
-  std::mt19937 random(largest);
-  std::uint8_t codes[group_bytes(kFormat)];
-  for (auto& code : codes) code = std::uint8_t(largest ? 0xff : random());
-  std::int16_t q[2][LILY_GROUP_SIZE], bytes[2][LILY_GROUP_SIZE];
-  for (int row = 0; row < 2; ++row) {
-    for (auto& value : q[row]) value = std::int16_t(largest ? (row ? -32639 : 32639) : int(random() % 65279) - 32639);
-    split_bytes(q[row], LILY_GROUP_SIZE, kFormat, bytes[row]);
-  }
-  const std::int16_t* const rows[2] = {bytes[0], bytes[1]};
-  Vi dot[2];
-  dot_group<kFormat, 2>(codes, rows, 0, dot);
-  for (int row = 0; row < 2; ++row) {
-    std::int64_t expected = 0, got = 0;
-    for (std::uint32_t k = 0; k < LILY_GROUP_SIZE; ++k) {
-      const int code = is_4_bit(kFormat) ? codes[k / 2] >> (k % 2 * 4) & 15 : codes[k];
-      expected += std::int64_t(code - kCodeOffset<kFormat>) * q[row][k];
+bool check_sums(std::uint32_t rows, bool of_tile) {
+  const Case c = {kFormat, rows, LILY_GROUP_SIZE, 3 * rows};
+  std::mt19937 random(rows);
+  const int most = int(of_tile ? largest_integer(is_4_bit(kFormat)) : kLargestShort), top = is_4_bit(kFormat) ? 15 : 255;
+  const auto code = [&](std::size_t n, std::size_t) {
+    return n % 3 == 0 ? top : n % 3 == 1 ? int(random() % 2) * top : int(random() % (top + 1));
+  };
+  const TestWeight w(c, code, [] { return 1.0f; }, [] { return -3.0f; });
+  const auto integer = [&](std::uint32_t i) {
+    const int value = int(random() % (2 * most + 1)) - most;
+    switch (i % 4) {
+      case 0: return i % 8 == 0 ? most : -most;
+      case 1: return value < 0 ? -most : most;
+      case 2: return std::clamp((value & -64) - (value & 1), -most, most);  // the ends of lower bytes
+      default: return value / 64;
     }
-    for (int lane = 0; lane < kLanes; ++lane) got += dot[row][lane];
-    if (got != expected) return false;
+  };
+  std::vector<float> x(std::size_t(rows) * c.width);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = float(integer(std::uint32_t(i / c.width)));
+  for (std::uint32_t row = 0; row < rows; ++row) x[row * c.width + random() % c.width] = float(row / 8 % 2 ? most : -most);
+
+  const Products y = multiply(c, Operands::kInt16, x, w.weight());
+  for (std::uint32_t i = 0; i < rows; ++i)
+    for (std::uint32_t n = 0; n < c.columns; ++n) {
+      std::int64_t expected = 0, magnitude = 0;
+      for (std::uint32_t k = 0; k < c.width; ++k) {
+        const auto q = std::int64_t(x[i * c.width + k]), value = std::int64_t(w.dense[n * c.width + k]);
+        expected += q * value, magnitude += std::abs(q) * (std::abs(value) + 2 * 3 + 128 * (top == 255));
+      }
+      // Floats hold every integer up to 2^24. The bias comes apart from the code, which of 8 bits may be multiplied less 128.
+      const double bound = magnitude <= 1 << 24 ? 0 : magnitude * 0x1p-22;
+      const double got = (of_tile ? y.tile : y.step)[i * c.columns + n];
+      if (std::fabs(got - double(expected)) <= bound) continue;
+      std::printf("format %d, row %u of %u, column %u: %s has %.0f instead of %lld\n", int(kFormat), i, rows, n,
+                  of_tile ? "tile" : "step", got, static_cast<long long>(expected));
+      return false;
+    }
+  return true;
+}
+
+// Rows without a number, without a finite one, without anything that matters: and none changes its neighbours.
+bool check_unusual_rows(Format format) {
+  const Case c = {format, 17, 192, 33}, alone = {format, 1, c.width, c.columns};
+  std::mt19937 random(c.rows);
+  const TestWeight w = random_weight(c, random);
+  std::vector<float> x = normal_rows(c, random);
+  const auto is_nan = [](std::uint32_t row) { return row % 5 == 1; };
+  const auto is_zero = [](std::uint32_t row) { return row % 5 == 3; };
+  for (std::uint32_t row = 0; row < c.rows; ++row) {
+    float* values = &x[row * c.width];
+    if (is_nan(row)) values[row * 11] = row % 2 ? std::nanf("") : -INFINITY;
+    if (is_zero(row))
+      for (std::uint32_t k = 0; k < c.width; ++k) values[k] = row % 2 ? 0.0f : k % 2 ? 1e-40f : -0.0f;
+  }
+  const Products all = multiply(c, Operands::kInt16, x, w.weight());
+  for (std::uint32_t row = 0; row < c.rows; ++row) {
+    const auto first = x.begin() + row * c.width;
+    const Products one = multiply(alone, Operands::kInt16, {first, first + c.width}, w.weight());
+    for (std::uint32_t n = 0; n < c.columns; ++n)
+      for (const auto& [among, own] : {std::pair(all.tile[row * c.columns + n], one.tile[n]),
+                                       std::pair(all.step[row * c.columns + n], one.step[n])}) {
+        const bool passed = is_nan(row) ? std::isnan(among) && std::isnan(own) : among == own && (among == 0) == is_zero(row);
+        if (passed) continue;
+        std::printf("format %d, row %u, column %u: %g, alone %g\n", int(format), row, n, among, own);
+        return false;
+      }
   }
   return true;
 }
-#endif
 
 // Every half goes to its float and back.
 bool check_halves() {
@@ -191,12 +259,12 @@ int main() {
           for (const std::uint32_t columns : {1u, 33u, 128u})
             ++(check({format, rows, width, columns}, operands) ? passed : failed);
   ++(check_halves() ? passed : failed);
-#if defined(__ARM_FEATURE_DOTPROD)
-  for (const bool largest : {false, true}) {
-    ++(check_sums<Format::kQ4>(largest) ? passed : failed);
-    ++(check_sums<Format::kQ8>(largest) ? passed : failed);
-  }
-#endif
+  for (std::uint32_t rows = 1; rows <= 17; ++rows)
+    for (const bool of_tile : {false, true}) {
+      ++(check_sums<Format::kQ4>(rows, of_tile) ? passed : failed);
+      ++(check_sums<Format::kQ8>(rows, of_tile) ? passed : failed);
+    }
+  for (const Format format : kFormats) ++(check_unusual_rows(format) ? passed : failed);
   std::printf("digest %016llx\n", static_cast<unsigned long long>(digest));
   std::printf("%d passed, %d failed\n", passed, failed);
   return failed != 0;

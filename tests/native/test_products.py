@@ -1,0 +1,53 @@
+"""The native check of the CPU's matrix products, compiled for each instruction set and run where the machine has it."""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from lily import _core
+from lily.errors import DeviceError
+from tests.kernels.harness import NANO
+
+ROOT = Path(__file__).parents[2]
+KERNELS = ROOT / "src/lily_core/device/cpu/kernels"
+SOURCES = (ROOT / "tests/native/products.cpp", KERNELS / "gemm.cpp", KERNELS / "matvec.cpp")
+COMPILER = os.environ.get("CXX", "c++")
+OPTIONS = ["-std=c++20", "-O2", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
+FOLDERS = [f"-I{ROOT / folder}" for folder in ("src/lily_core", "shaders")]
+
+PROCESSOR = "armv8" if platform.machine() in ("arm64", "aarch64") else "x86-64"
+FLAGS = dict(
+    re.findall(rf"set\(LILY_CPU_FLAGS_(\w+) (-march={PROCESSOR}.*)\)", (ROOT / "cmake/cpu_kernels.cmake").read_text())
+)
+
+
+def compiled(isa: str, folder: Path) -> Path:
+    def compile_one(source: Path) -> Path:
+        to = folder / f"{source.stem}.o"
+        command = [COMPILER, *OPTIONS, *FLAGS[isa].split(), f"-DLILY_ISA={isa}", *FOLDERS, "-c", str(source)]
+        subprocess.run([*command, "-o", str(to)], check=True)
+        return to
+
+    with ThreadPoolExecutor() as pool:
+        objects = list(pool.map(compile_one, SOURCES))
+    program = folder / "products"
+    subprocess.run([COMPILER, *map(str, objects), "-o", str(program)], check=True)
+    return program
+
+
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("isa", FLAGS)
+def test_products_are_those_of_plain_loops(isa: str, tmp_path: Path) -> None:
+    try:
+        _core.Device("cpu", sizes=NANO, debug=isa)
+    except DeviceError as error:
+        pytest.skip(str(error))
+    done = subprocess.run([compiled(isa, tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"^[1-9]\d+ passed, 0 failed$", done.stdout, re.MULTILINE)
