@@ -27,8 +27,8 @@ static inline bool is_paired([[maybe_unused]] std::uint32_t row, [[maybe_unused]
   v[0] = vreinterpret_u8_u32(vzip1_u32(a, b)), v[1] = vreinterpret_u8_u32(vzip2_u32(a, b));
 }
 
-constexpr int kParts = 2;  // of an integer
-constexpr int panel_codes(bool /*is_4_bit*/) { return 32; }  // vectors of a group of the panel
+constexpr int kIntegerParts = 2;  // of an integer
+constexpr int code_vectors(bool /*is_4_bit*/) { return 32; }  // vectors of a group of the panel
 constexpr bool has_pairs(bool /*is_4_bit*/) { return false; }
 constexpr float largest_integer(bool /*is_4_bit*/) { return kLargestShort; }
 constexpr int kIntTileRows = 8;

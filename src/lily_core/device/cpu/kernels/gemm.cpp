@@ -5,8 +5,7 @@
 namespace lily::cpu::LILY_ISA {
 
 template <Format kFormat>
-static void floats_of(const Weight& w, std::uint32_t n0, std::uint32_t columns, const GemmScratch& s,
-                               float* product) {
+static void multiply_floats(const Weight& w, std::uint32_t n0, std::uint32_t columns, const GemmScratch& s, float* product) {
   for (std::uint32_t k0 = 0; k0 < s.width; k0 += kGemmDepth) {
     const std::uint32_t depth = std::min(s.width - k0, kGemmDepth);
     unpack_floats<kFormat>(w, s.width, n0, columns, k0, depth, kGemmDepth, s.panel);
@@ -28,12 +27,12 @@ static void floats_of(const Weight& w, std::uint32_t n0, std::uint32_t columns, 
 }
 
 void gemm_floats(const Weight& w, std::uint32_t n, std::uint32_t columns, const GemmScratch& s, float* product) {
-  with_format(s.format, [&]<Format kFormat>() { floats_of<kFormat>(w, n, columns, s, product); });
+  with_format(s.format, [&]<Format kFormat>() { multiply_floats<kFormat>(w, n, columns, s, product); });
 }
 
 template <Format kFormat>
-static void ints_of(const Weight* w, std::uint32_t weights, std::uint32_t n0, std::uint32_t n1, std::uint32_t strip,
-                    const GemmScratch& s) {
+static void multiply_ints(const Weight* w, std::uint32_t weights, std::uint32_t n0, std::uint32_t n1, std::uint32_t strip,
+                          const GemmScratch& s) {
   using Writer = PanelWriter<kFormat>;
   constexpr std::uint32_t kPanelGroups = kGemmIntDepth / LILY_GROUP_SIZE;
   const std::uint32_t groups = s.width / LILY_GROUP_SIZE, panels = (groups + kPanelGroups - 1) / kPanelGroups;  // of a strip
@@ -75,7 +74,7 @@ static void ints_of(const Weight* w, std::uint32_t weights, std::uint32_t n0, st
 
 void gemm_ints(const Weight* w, std::uint32_t weights, std::uint32_t n0, std::uint32_t n1, std::uint32_t strip,
                const GemmScratch& s) {
-  with_format(s.format, [&]<Format kFormat>() { ints_of<kFormat>(w, weights, n0, n1, strip, s); });
+  with_format(s.format, [&]<Format kFormat>() { multiply_ints<kFormat>(w, weights, n0, n1, strip, s); });
 }
 
 }  // namespace lily::cpu::LILY_ISA

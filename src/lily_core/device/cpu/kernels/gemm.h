@@ -16,10 +16,10 @@ namespace lily::cpu::LILY_ISA {
 
 // A panel of floats (128 KiB) stays in the second-level cache while all rows of the block pass by, and a sliver of a register
 // tile's rows in the first. Two panels of integers, one that is multiplied and one that is written, stay in the first one
-// (32 KiB with 16 lanes): few rows, as the experts have them, do not repay the way to the second and back.
+// (at most 32 KiB with 16 lanes): few rows, as the experts have them, do not repay the way to the second and back.
 constexpr std::uint32_t kGemmColumns = 128;
-constexpr std::uint32_t kGemmDepth = 256;             // of a panel of floats
-constexpr std::uint32_t kGemmIntDepth = 256 * kParts;  // of a panel of integers
+constexpr std::uint32_t kGemmDepth = 256;                     // of a panel of floats
+constexpr std::uint32_t kGemmIntDepth = 256 * kIntegerParts;  // of a panel of integers
 constexpr std::uint32_t kGemmRows = 256;
 constexpr std::uint32_t kSliverStride = kGemmDepth + 16;  // rows of x are often 4096 bytes apart: all in one cache set
 constexpr std::uint32_t kGemmWeights = 2;                 // at most, gate and up

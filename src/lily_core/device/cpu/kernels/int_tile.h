@@ -2,6 +2,9 @@
 // panel. Both are words of 32 bits that hold neighbours along k: two, or with dot products of bytes four, and then the integers
 // are split into an upper and a lower byte. One accumulator adds both: the upper ones' products come first, then a shift, then
 // those of the lower ones.
+//
+// One of vnni_tile.h, byte_tile.h and short_tile.h is compiled, by instruction set: it says how integers and panels are laid out,
+// write_group writes the integers, and IntSums multiplies them.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +19,7 @@ namespace lily::cpu::LILY_ISA {
 
 constexpr int kGroupTurns = LILY_GROUP_SIZE / 2 / 8;  // a turn multiplies 8 words of activations
 // Vectors of a group of the panel, with what pairs of codes are corrected by.
-constexpr int panel_vectors(bool is_4_bit) { return panel_codes(is_4_bit) + (has_pairs(is_4_bit) ? 2 : 0); }
+constexpr int panel_vectors(bool is_4_bit) { return code_vectors(is_4_bit) + (has_pairs(is_4_bit) ? 2 : 0); }
 
 // A group of rows of activations: the integers of each, the sum of each (float), with pairs what each is corrected by (int32).
 constexpr std::size_t kRowGroupBytes = kRowBytes + sizeof(float) + (has_pairs(true) ? sizeof(std::int32_t) : 0);
@@ -44,23 +47,23 @@ static inline float quantise_tile_row(const float* x, std::uint32_t width, bool 
 template <int kRows, bool kIs4Bit, typename Turn>
 static inline void int_tile(const std::byte* x, const Vi* panel, const float* scales, const float* biases, std::uint32_t groups,
                             bool accumulate, float* c, Turn& turn) {
-  constexpr int kPartTurns = kGroupTurns / kParts;
+  constexpr int kPartTurns = kGroupTurns / kIntegerParts;
   for (std::uint32_t group = 0; group < groups; ++group) {
     const auto* sums = reinterpret_cast<const float*>(x + kRows * kRowBytes);
     IntSums<kRows, kIs4Bit> acc;
 #pragma GCC unroll 2
-    for (int part = 0; part < kParts; ++part) {
-      if constexpr (kParts == 2)
+    for (int part = 0; part < kIntegerParts; ++part) {
+      if constexpr (kIntegerParts == 2)
         if (part == 1) acc.shift();
 #pragma GCC unroll 1
       for (int i = 0; i < kPartTurns; ++i) {
         turn();
-        acc.multiply(panel + i * (panel_codes(kIs4Bit) / kPartTurns), x, part * kPartTurns + i);
+        acc.multiply(panel + i * (code_vectors(kIs4Bit) / kPartTurns), x, part * kPartTurns + i);
         reload();
       }
     }
     if constexpr (has_pairs(kIs4Bit))
-      acc.correct(panel + panel_codes(kIs4Bit), reinterpret_cast<const std::int32_t*>(sums + kRows));
+      acc.correct(panel + code_vectors(kIs4Bit), reinterpret_cast<const std::int32_t*>(sums + kRows));
     const bool is_first = group == 0 && !accumulate;
     for (int half = 0; half < 2; ++half) {
       const Vf scale = loadf(scales + half * kLanes), bias = loadf(biases + half * kLanes);

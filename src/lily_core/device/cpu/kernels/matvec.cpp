@@ -158,6 +158,7 @@ static inline void dot_shorts(const Weight& row, const Weight& ahead, const Oper
 
   auto add_block = [&](Vi (&dot)[kProducts], std::uint32_t block, Vi words) {
 #if defined(__AVX512VNNI__)
+    static_assert(kBlock >= int(LILY_GROUP_SIZE));  // nothing was added before
     for (int p = 0; p < kProducts; ++p) dot[p] = dot_words<kFormat>(words, shorts[p] + std::size_t(block) * kBlock);
 #else
     constexpr std::int32_t kMask = kBits == 4 ? 0x000f000f : 0x00ff00ff;

@@ -10,7 +10,7 @@ namespace lily::cpu::LILY_ISA {
 // Activation rows laid out for the dot products; the group sums carry the biases.
 // As floats: a 4-bit byte holds two neighbours, so those rows keep, in each group, the even elements in front of the odd ones.
 // As 16-bit integers: kLanes words of codes make a block; word l gives one pair of codes a shift, (j, j + half of its codes), so
-// a block keeps, shift by shift, the pairs of its words.
+// a block keeps, shift by shift, the pairs of its words. With dot products of bytes they are split into these (byte_dots.h).
 struct Operand {
   Operand(const KernelCall& call, Scratch& scratch, Format format, std::uint32_t rows, std::uint32_t columns);
 

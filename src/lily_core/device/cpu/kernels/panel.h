@@ -142,8 +142,8 @@ template <Format kFormat>
 class PanelWriter {
  public:
   PanelWriter() = default;  // nothing to do
-  // Rows from n on, none behind `end`, `groups` groups from group0 on. What comes later starts with row later_n of `later`; what
-  // lies behind a weight's last row is not touched by a prefetch.
+  // Rows from n on, none behind `end`, `groups` groups from group0 on. What comes later starts with row later_n of `later`, and
+  // may lie behind its last row: no prefetch faults.
   PanelWriter(const Weight& w, std::uint32_t row_groups, std::uint32_t n, std::uint32_t end, std::uint32_t group0,
               std::uint32_t groups, Vi* panel, const Weight& later, std::uint32_t later_n)
       : rows_{{w.codes, row_groups * kGroupBytes, group0 * kGroupBytes, n, end},
@@ -177,8 +177,8 @@ class PanelWriter {
     if constexpr (has_pairs(kIs4Bit)) {  // a unit is a group of its rows, and behind its codes lies what they are corrected by
       Vi sum = {};
 #pragma GCC unroll 4
-      for (int i = 0; i < kUnitWords; i += 2) sum = add_pair(sum, even_codes(words[i]), even_codes(words[i + 1]));
-      to[2 * kUnitVectors] = whole_pairs(sum);
+      for (int i = 0; i < kUnitWords; i += 2) sum = add_codes_correction(sum, even_codes(words[i]), even_codes(words[i + 1]));
+      to[2 * kUnitVectors] = whole_correction(sum);
     }
 #endif
     ++unit_;
@@ -195,7 +195,7 @@ class PanelWriter {
   static constexpr std::uint32_t kGroupBytes = group_bytes(kFormat);
   static constexpr std::size_t kPairBytes = is_wide(kFormat) ? sizeof(float) : sizeof(std::uint16_t);
   static constexpr std::uint32_t kGroupUnits = 2 * kGroupBytes / (kUnitWords * 4);
-  static constexpr int kUnitVectors = panel_codes(kIs4Bit) / kGroupUnits;
+  static constexpr int kUnitVectors = code_vectors(kIs4Bit) / kGroupUnits;
   static constexpr int kStepVectors = panel_vectors(kIs4Bit) / (kGroupUnits / 2);  // of a unit of either half
   static constexpr std::size_t kUnitPairBytes = kTileColumns * kPairBytes / kGroupUnits;
 
@@ -208,7 +208,7 @@ class PanelWriter {
 #elif defined(__ARM_FEATURE_DOTPROD)
     if constexpr (!kIs4Bit) return words[i] ^ std::int32_t(0x01010101u * kCodeOffset<kFormat>);
 #endif
-    if constexpr (kParts == 2) return kIs4Bit ? (words[i / 2] >> (4 * (i % 2))) & 0x0f0f0f0f : words[i];
+    if constexpr (kIntegerParts == 2) return kIs4Bit ? (words[i / 2] >> (4 * (i % 2))) & 0x0f0f0f0f : words[i];
     const int shift = kBits * (i % 4);
     if constexpr (kIs4Bit) return (words[i / 4] >> shift) & 0x000f000f;
     return ((words[i / 4 * 2] >> shift) & 0xff) | (((words[i / 4 * 2 + 1] >> shift) & 0xff) << 16);

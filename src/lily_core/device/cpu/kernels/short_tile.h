@@ -9,8 +9,8 @@
 
 namespace lily::cpu::LILY_ISA {
 
-constexpr int kParts = 1;  // of an integer
-constexpr int panel_codes(bool /*is_4_bit*/) { return 64; }  // vectors of a group of the panel
+constexpr int kIntegerParts = 1;  // of an integer
+constexpr int code_vectors(bool /*is_4_bit*/) { return 64; }  // vectors of a group of the panel
 constexpr bool has_pairs(bool /*is_4_bit*/) { return false; }
 constexpr float largest_integer(bool /*is_4_bit*/) { return kLargestShort; }
 

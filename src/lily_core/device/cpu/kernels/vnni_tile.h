@@ -15,15 +15,17 @@
 
 namespace lily::cpu::LILY_ISA {
 
-constexpr int kParts = 2;  // of an integer, q = 2^s · upper + lower, both signed bytes
+constexpr int kIntegerParts = 2;  // of an integer, q = 2^s · upper + lower, both signed bytes
 constexpr bool has_pairs(bool is_4_bit) { return is_4_bit; }
 constexpr int lower_bits(bool is_4_bit) { return is_4_bit ? 7 : 8; }
-// Vectors of a group of the panel: words of codes as they lie in memory, so of eight codes of 4 bits.
-constexpr int panel_codes(bool is_4_bit) { return is_4_bit ? 16 : 32; }
+// Vectors of a group of the panel: words of codes as they lie in memory, of eight codes if these have 4 bits.
+constexpr int code_vectors(bool is_4_bit) { return is_4_bit ? 16 : 32; }
 
 // With pairs the upper byte ends at ±112: words x0 lie as x0 + 112, so x0 + y1 is an unsigned byte, and x1 + y0 a signed one.
 constexpr int kLargestUpper = 112;
 constexpr int kRaisedWord = kLargestUpper * 0x01010101;
+// With y0, y1 up to 15 neither sum leaves its byte, of upper parts or of lower ones, -64 to 63; `y | kRaisedWord` is their sum.
+static_assert(2 * kLargestUpper + 15 <= 255 && kLargestUpper >= 64 && kLargestUpper + 15 <= 127 && kLargestUpper % 16 == 0);
 constexpr float largest_integer(bool is_4_bit) { return is_4_bit ? 128 * kLargestUpper + 63 : kLargestShort; }
 
 constexpr int kIntTileRows = 8;  // two accumulators each, eight vectors of the panel and two sums of a pair fit the registers
@@ -36,8 +38,8 @@ static inline __m512i to_bytes(const Vi (&v)[4]) {
 }
 
 // Writes a group of row `row` of `rows`, whose rows start at `to`: 64 upper bytes, 64 lower ones, and behind the sums of all rows
-// what its pairs are corrected by, Σ x0 · x1. With 4-bit codes a word of eight falls into even and odd ones; of 16 neighbours
-// words 0 and 1, the pair, have the even ones.
+// what its pairs are corrected by, Σ (x0 + 112) · x1. With 4-bit codes a word of eight falls into even and odd ones; of 16
+// neighbours words 0 and 1, the pair, have the even ones.
 static inline void write_group(const Vi (&integers)[4], bool is_4_bit, std::uint32_t row, std::uint32_t rows, std::byte* to) {
   const int bits = lower_bits(is_4_bit);
   Vi upper[4], lower[4];
@@ -45,14 +47,14 @@ static inline void write_group(const Vi (&integers)[4], bool is_4_bit, std::uint
     upper[i] = (integers[i] + (1 << (bits - 1))) >> bits;  // so that the lower byte is a signed number
     lower[i] = integers[i] - (upper[i] << bits);
   }
-  __m512i parts[kParts] = {to_bytes(upper), to_bytes(lower)};
+  __m512i parts[kIntegerParts] = {to_bytes(upper), to_bytes(lower)};
   if (is_4_bit) {
     const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
     const __m512i raise = _mm512_broadcast_i32x4(_mm_setr_epi32(kRaisedWord, 0, 0, 0));
-    Vi products[kParts];
-    for (int i = 0; i < kParts; ++i) {
+    Vi products[kIntegerParts];
+    for (int i = 0; i < kIntegerParts; ++i) {
       parts[i] = _mm512_add_epi8(_mm512_shuffle_epi8(parts[i], order), raise);
-      products[i] = dot_quads(Vi{}, (Vi)parts[i], (Vi)_mm512_srli_epi64(parts[i], 32));  // word 0 of four is x0 · x1
+      products[i] = dot_quads(Vi{}, (Vi)parts[i], (Vi)_mm512_srli_epi64(parts[i], 32));  // word 0: (x0 + 112) x1
     }
     const Vi sum = (products[0] << bits) + products[1];
     reinterpret_cast<std::int32_t*>(to + rows * (kRowBytes + sizeof(float)))[row] = sum[0] + sum[4] + sum[8] + sum[12];
@@ -64,10 +66,10 @@ static inline void write_group(const Vi (&integers)[4], bool is_4_bit, std::uint
 static inline Vi even_codes(Vi word) { return word & 0x0f0f0f0f; }
 static inline Vi odd_codes(Vi word) { return (word >> 4) & 0x0f0f0f0f; }
 
-// Adds to `sum` what the products of either part lose to the pair y0, y1, with what x0 is raised by.
-static inline Vi add_pair(Vi sum, Vi y0, Vi y1) { return dot_quads(sum, y1 | kRaisedWord, y0); }
-// From that of one part that of a whole integer.
-static inline Vi whole_pairs(Vi sum) { return (sum << lower_bits(true)) + sum; }
+// Adds to `sum` what a pair's product, of either part, has too much for its codes y0, y1: (y1 + 112) · y0.
+static inline Vi add_codes_correction(Vi sum, Vi y0, Vi y1) { return dot_quads(sum, y1 | kRaisedWord, y0); }
+// The correction of a whole integer's products, out of that of one part's.
+static inline Vi whole_correction(Vi sum) { return (sum << lower_bits(true)) + sum; }
 
 static inline Vi add_bytes(Vi a, Vi b) { return (Vi)_mm512_add_epi8((__m512i)a, (__m512i)b); }
 
@@ -80,7 +82,7 @@ struct IntSums {
   void multiply(const Vi* panel, const std::byte* x, int turn) {
     x += turn * 8 * sizeof(std::int32_t);
 #pragma GCC unroll 2
-    for (int k = 0; k < 2; ++k, panel += panel_codes(kIs4Bit) / 4, x += 4 * sizeof(std::int32_t)) {
+    for (int k = 0; k < 2; ++k, panel += code_vectors(kIs4Bit) / 4, x += 4 * sizeof(std::int32_t)) {
       Vi y[4][2];
 #pragma GCC unroll 8
       for (int j = 0; j < 8; ++j) {
@@ -93,7 +95,7 @@ struct IntSums {
 #pragma GCC unroll 8
       for (int i = 0; i < kRows; ++i) {
         if constexpr (has_pairs(kIs4Bit)) {
-          add_pair_of(i, x, y);
+          add_pair(i, x, y);
         } else {
           add_word(i, 0, x, y), add_word(i, 1, x, y);
         }
@@ -124,7 +126,7 @@ struct IntSums {
     at[row][0] = dot_quads(at[row][0], y[j][0], xj);
     at[row][1] = dot_quads(at[row][1], y[j][1], xj);
   }
-  void add_pair_of(int row, const std::byte* x, const Vi (&y)[4][2]) {
+  void add_pair(int row, const std::byte* x, const Vi (&y)[4][2]) {
     const Vi x0 = word(row, 0, x), x1 = word(row, 1, x);
     at[row][0] = dot_quads(at[row][0], add_bytes(x0, y[1][0]), add_bytes(x1, y[0][0]));
     at[row][1] = dot_quads(at[row][1], add_bytes(x0, y[1][1]), add_bytes(x1, y[0][1]));
