@@ -280,6 +280,9 @@ class Engine:
         """
         if isinstance(labels, str) or not isinstance(labels, Sequence) or not labels:
             raise ValueError(f"score needs a list of one or more labels, not {labels!r}")
+        least = self._planner.least_tokens(prompt), max(map(self._planner.least_tokens, labels))
+        if max(least) > 1 and sum(least) > self._max_context:
+            raise context_length_error(*least, self._max_context, at_least=True)
         prompt_ids = check_token_ids(self._prompt_ids(prompt), self._config.vocab_size)
         label_ids = [check_token_ids(self._prompt_ids(label), self._config.vocab_size) for label in labels]
         if not len(prompt_ids):
@@ -424,13 +427,14 @@ class Engine:
             f"{self._max_context:,} tokens of context, at most {planned} of {format_bytes(self._memory_limit)} memory)"
         )
 
-    def _prompt_ids(self, prompt: Prompt) -> Sequence[int]:
-        return self._planner.prompt_ids(prompt)
+    def _prompt_ids(self, prompt: Prompt, max_tokens: int = 1) -> Sequence[int]:
+        return self._planner.prompt_ids(prompt, max_tokens)
 
     def _plan_one(self, prompt: Prompt, params: SamplingParams | None, overrides: SamplingOverrides) -> Generation:
         if not is_single(prompt):
             raise TypeError("a stream takes one prompt, text or token ids; generate takes a list of them")
-        return self._planner.plan(self._prompt_ids(prompt), merged_params(params, overrides))
+        given = merged_params(params, overrides)
+        return self._planner.plan(self._prompt_ids(prompt, given.max_tokens or 1), given)
 
     def _plans(
         self, prompt: Prompt | list[Prompt], params: SamplingParams | None, overrides: SamplingOverrides
@@ -441,7 +445,7 @@ class Engine:
         for place, one in enumerate(prompts):
             if not is_single(one):
                 raise TypeError(f"prompt {place} of the list is a list of prompts itself")
-        return [self._planner.plan(self._prompt_ids(one), given) for one in prompts]
+        return [self._planner.plan(self._prompt_ids(one, given.max_tokens or 1), given) for one in prompts]
 
     def _stream(self, plan: Generation, on_item: Callable[[], None] | None = None) -> Stream:
         runtime, running = self._runtime, self._running

@@ -38,7 +38,10 @@ class CheckpointError(LilyError, ValueError):
 
 
 class ContextLengthError(LilyError, ValueError):
-    """Prompt and completion do not fit into the context. Nothing was truncated."""
+    """Prompt and completion do not fit into the context. Nothing was truncated.
+
+    prompt_tokens: at least so many, as the message says then, if the text is far too long to be made tokens of.
+    """
 
     def __init__(self, message: str, *, prompt_tokens: int, max_tokens: int, max_context: int) -> None:
         super().__init__(message)

@@ -26,7 +26,7 @@ from .reasoning import Reasoning, read_reasoning
 from .session import context_length_error
 from .thinking import ThinkingBudget, bridge_ids, opens_thinking
 from .token_ids import check_token_ids
-from .tokenizer import Tokenizer
+from .tokenizer import LONG_TEXT, Tokenizer
 from .tools import ToolLike, as_tools, parameters_by_name
 
 Prompt = str | Sequence[int]
@@ -89,6 +89,7 @@ class Planner:
             given = replace(given, thinking_token_budget=budget)
         described = as_tools(tools)
         rendered = self.render(messages, described, enable_thinking)
+        self._check_room(rendered, given.max_tokens or 1)
         rules = answer_rules(
             given,
             tools=described,
@@ -102,10 +103,15 @@ class Planner:
         parser = ReplyParser(inside=rendered.opens_reasoning, tools=tools_by_name)
         return plan, parser
 
-    def prompt_ids(self, prompt: Prompt) -> Sequence[int]:
-        """Token ids of a prompt; warns of control tokens that are written as text."""
+    def prompt_ids(self, prompt: Prompt, max_tokens: int = 1) -> Sequence[int]:
+        """Token ids of a prompt; warns of control tokens that are written as text.
+
+        Raises ContextLengthError for a text that cannot fit beside max_tokens, before tokens are made of it: that takes
+        seconds where it is many times too long.
+        """
         if not isinstance(prompt, str):
             return prompt
+        self._check_room(prompt, max_tokens)
         if not isinstance(prompt, RenderedPrompt) and (control := self._tokenizer.find_special(prompt)):
             _log.warning(
                 "the prompt holds %r as text, which the model does not read as a control token; "
@@ -148,6 +154,15 @@ class Planner:
             guide=self._guide(prompt.tolist(), params, rules.grammar, stop_token_ids),
             forbidden_token_ids=self._forbidden(rules),
         )
+
+    def least_tokens(self, prompt: Prompt) -> int:
+        """A number that the tokens of a long text cannot be below; 1 for others, whose own number is found soon."""
+        return self._tokenizer.least_tokens(prompt) if isinstance(prompt, str) and len(prompt) >= LONG_TEXT else 1
+
+    def _check_room(self, prompt: str, max_tokens: int) -> None:
+        least = self.least_tokens(prompt)
+        if least > 1 and least + max_tokens > self._max_context:
+            raise context_length_error(least, max_tokens, self._max_context, at_least=True)
 
     def _check_ids(self, name: str, token_ids: Iterable[int]) -> None:
         size = self._config.vocab_size

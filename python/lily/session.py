@@ -320,11 +320,17 @@ def decode_sessions(sessions: Sequence[Session], token_ids: Sequence[int]) -> No
     owner.call(step)
 
 
-def context_length_error(prompt_tokens: int, max_tokens: int, max_context: int) -> ContextLengthError:
-    """The error of a request that does not fit, with its numbers and what to change."""
-    total = prompt_tokens + max_tokens
+def context_length_error(
+    prompt_tokens: int, max_tokens: int, max_context: int, *, at_least: bool = False
+) -> ContextLengthError:
+    """The error of a request that does not fit, with its numbers and what to change.
+
+    at_least: the text was not made tokens of, and the numbers are those that it cannot be below.
+    """
+    least = "at least " if at_least else ""
     return ContextLengthError(
-        f"a prompt of {prompt_tokens} tokens and a completion of {max_tokens} make {total}, "
+        f"a prompt of {least}{prompt_tokens} tokens and a completion of {max_tokens} make "
+        f"{least}{prompt_tokens + max_tokens}, "
         f"but the context holds {max_context}; "
         "shorten the prompt, lower max_tokens, or make the Engine with a larger max_context if memory allows",
         prompt_tokens=prompt_tokens,

@@ -7,10 +7,13 @@ import operator
 import re
 import unicodedata
 from collections.abc import Collection, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 
 from .errors import CheckpointError
 from .files import read_bytes, read_json
@@ -19,7 +22,9 @@ from .unicode import check_unicode
 
 # Characters from which on a text is encoded as a batch of one. For that the library lets other threads run, and it is
 # faster. Short ones are not: a process that has used its batches gets a warning from it at each fork.
-_LONG_TEXT: Final = 1 << 16
+LONG_TEXT: Final = 1 << 16
+_COUNTED_CHARACTERS: Final = 1 << 20  # of a text whose bytes are counted at once
+_MOST_COMPOSED: Final = 4  # bytes of UTF-8 beyond ASCII that the normal form NFC makes one byte of, at most
 _UNKNOWN: Final = "\ufffd".encode()
 # Text that holds every byte of UTF-8: all of ASCII, all following bytes, and all first bytes of two, three and four.
 _PROBE: Final = "".join(
@@ -96,6 +101,31 @@ class Tokenizer:
             start = match.end()
         return ids + self._encode_plain(text[start:].replace(guard, ""))
 
+    def least_tokens(self, text: str) -> int:
+        """A number of tokens that `encode` cannot be below, found without it: hundreds of times as fast.
+
+        A token of n bytes gives each of them 1 / n of a token, and no byte gets less than from the longest token that
+        holds it. The bytes of ASCII count that no normalizer joins with a mark behind them, all others a little.
+        """
+        total = 0.0
+        for start in range(0, len(text), _COUNTED_CHARACTERS):
+            part = text[start : start + _COUNTED_CHARACTERS].encode(errors="surrogatepass")
+            codes = np.frombuffer(part, np.uint8)
+            is_ascii = codes < 0x80
+            stays = codes[:-1][is_ascii[:-1] & is_ascii[1:]]
+            total += float(np.bincount(stays, minlength=256) @ self._least_shares)
+            others = len(codes) - int(np.count_nonzero(is_ascii))
+            total += others / _MOST_COMPOSED * float(self._least_shares.min())
+        return int(total)
+
+    @cached_property
+    def _least_shares(self) -> NDArray[np.float64]:
+        """Of a token, by byte [256]: one divided by the length of the longest token that holds the byte."""
+        lengths = np.array([*map(len, self.id_to_bytes)])
+        longest = np.ones(256, np.int64)
+        np.maximum.at(longest, np.frombuffer(b"".join(self.id_to_bytes), np.uint8), np.repeat(lengths, lengths))
+        return 1 / longest
+
     def decode(self, token_ids: Iterable[int], *, skip_special: bool = False) -> str:
         """Text of token ids; bytes that are no character become U+FFFD. Raises ValueError for an id out of range."""
         ids = self.check_ids(token_ids)
@@ -131,7 +161,7 @@ class Tokenizer:
         if not text:
             return []
         try:
-            if len(text) < _LONG_TEXT:
+            if len(text) < LONG_TEXT:
                 encoding = self._plain.encode(text, add_special_tokens=False)
             else:
                 (encoding,) = self._plain.encode_batch_fast([text], add_special_tokens=False)

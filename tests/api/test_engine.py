@@ -10,6 +10,7 @@ import logging
 import pickle
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 
 import lily
 from lily import ChatTemplateError, CheckpointError, ContextLengthError, Engine, EngineClosedError, SamplingParams
+from lily.tokenizer import Tokenizer
 
 HELLO = [{"role": "user", "content": "Who are you?"}]
 WHO = "I am lily-nano, a very small language model made to test the lily engine."
@@ -190,6 +192,36 @@ def test_reasoning_as_a_budget(engine: Engine) -> None:
     assert (short.reasoning, short.content) == (same.reasoning, same.content)
     assert short.reasoning and short.content and not free.reasoning.startswith(short.reasoning)
     assert engine.chat(question, reasoning=0, temperature=0).usage.reasoning_tokens == 0
+
+
+def test_texts_far_beyond_the_context_are_refused_before_tokens_are_made_of_them(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "word " * 400_000
+    hopeless: list[Callable[[], object]] = [
+        lambda: engine.generate(text),
+        lambda: engine.generate(["x", text]),
+        lambda: engine.stream(text, max_tokens=5),
+        lambda: engine.chat([{"role": "user", "content": text}]),
+        lambda: engine.score(text, ["x"]),
+        lambda: engine.score("x", ["x", text]),
+    ]
+    expected = len(engine.tokenize(text))
+    with monkeypatch.context() as patch:
+        encode = Tokenizer._encode_plain
+
+        def encode_short(tokenizer: Tokenizer, text: str) -> list[int]:
+            assert len(text) < 1000
+            return encode(tokenizer, text)
+
+        patch.setattr(Tokenizer, "_encode_plain", encode_short)
+        for call in hopeless:
+            with pytest.raises(ContextLengthError, match=r"at least \d+.* make at least \d+, .*holds 1024") as caught:
+                call()
+            most = max(caught.value.prompt_tokens, caught.value.max_tokens)
+            assert caught.value.max_context == 1024 < most <= expected
+    with pytest.raises(ContextLengthError, match=r"prompt of \d+ tokens"):  # of others the number is exact
+        engine.generate("word " * 2000)
 
 
 def test_the_context_is_never_exceeded_in_silence(engine: Engine) -> None:

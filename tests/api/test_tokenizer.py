@@ -60,6 +60,28 @@ def test_long_texts_equal_the_library_and_let_other_threads_run(
     assert meanwhile > 10
 
 
+# Of these the normal form makes fewer bytes, or the tokenizer long tokens.
+_SHRINKING = ["\u1fbe\u0308\u0301", "\u212a", "\u1fef", "e\u0301", "\u1100\u1161\u11a8", " the", "<|im_start|>", "é"]
+
+
+@given(
+    text=st.one_of(st.text(), st.text(alphabet=st.characters(max_codepoint=0x24FF)), st.sampled_from(_SHRINKING)),
+    repeats=st.integers(1, 300),
+)
+def test_least_tokens_is_a_lower_bound(tokenizer: Tokenizer, text: str, repeats: int) -> None:
+    least = tokenizer.least_tokens(text * repeats)
+    assert least <= len(tokenizer.encode(text * repeats))
+    assert least <= len(tokenizer.encode(text * repeats, allow_special=True))
+
+
+def test_least_tokens_is_near_for_the_longest_tokens(tokenizer: Tokenizer) -> None:
+    longest = max((token for token in tokenizer.id_to_bytes if token.isascii()), key=len).decode()
+    found = len(tokenizer.encode(longest * 100_000, allow_special=True))
+    assert found / 2 < tokenizer.least_tokens(longest * 100_000) <= found
+    # Bytes beyond ASCII count for little, but they count.
+    assert tokenizer.least_tokens("漢" * 2_000_000) > 40_000
+
+
 def test_what_the_library_cannot_read_is_a_value_error(tokenizer: Tokenizer) -> None:
     """Its panics are no Exception: what catches exceptions would let them through."""
     with suppress(ValueError):
