@@ -21,7 +21,7 @@ from .keywords import names_nearest_keyword
 from .owner import Owner, Request, Steps
 from .prefix_cache import PrefixCache
 from .progress import Progress, ProgressOption, Started, prefill_report
-from .state_file import StateFile, check_target
+from .state_file import StateFile, target
 from .token_ids import check_token_ids
 
 
@@ -174,11 +174,11 @@ class Session:
     def save(self, path: str | Path) -> None:
         """Write tokens, state and logits to one file, for `Engine.load_session`. The file appears whole or not at all.
 
+        path: of the file, or of a link to it, which stays a link.
         Raises ValueError for a session without tokens, OSError if the file cannot be written, CheckpointError if the
         model's files were replaced before the first save: nothing would say which model the state is of.
         """
-        path = Path(path)
-        check_target(path)
+        file_path = target(Path(path))
         with self._lock:
             timeline = self._open_timeline()
             if not self._token_ids:
@@ -193,7 +193,7 @@ class Session:
                 logits=logits,
                 fingerprints=self._fingerprints(),
             )
-        file.write(path)
+        file.write(file_path)
 
     def _load(self, file: StateFile) -> None:
         """Take over what a file holds, into a new session. Raises MemoryLimitError, ValueError for another model's."""

@@ -94,8 +94,12 @@ class StateFile:
         """Read a file that must have these fingerprints. Raises SnapshotError for any damage or difference."""
         try:
             content = _content(path)
+        except SnapshotError:
+            raise
         except OSError as error:
             raise snapshot_error(path, f"it cannot be read: {error.strerror or error}") from error
+        except ValueError as error:  # of the path: a NUL character, or one that no file name can hold
+            raise snapshot_error(path, f"it cannot be read: no file can have this name: {error}") from error
         except MemoryError as error:
             raise snapshot_error(path, "it does not fit into memory") from error
         _check(path, content)
@@ -167,14 +171,28 @@ def _open(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)  # or a pipe would wait for a writer
 
 
-def check_target(path: Path) -> None:
-    """Raises OSError for where no file can be written, and where one would take the place of something else."""
+def target(path: Path) -> Path:
+    """The file to write for `path`: where it is a link, the one that the link stands for.
+
+    Raises OSError for where no file can be written, and where one would take the place of something else.
+    """
+    try:
+        os.lstat(path)
+    except ValueError as error:
+        raise OSError(errno.EINVAL, f"no file can have this name ({error})", str(path)) from error
+    except OSError:
+        pass  # no such file yet; the checks below say what else is wrong
+    if path.is_symlink():
+        path = Path(os.path.realpath(path))
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "a session is saved to a file, but this link leads to itself", str(path))
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "a session is saved to a file, but this is a folder", str(path))
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "a session is saved to a file, and this is none", str(path))
     if not path.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "there is no such folder to save a session to", str(path.parent))
+    return path
 
 
 def snapshot_error(path: Path, reason: str) -> SnapshotError:

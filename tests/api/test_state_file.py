@@ -157,6 +157,39 @@ def test_sessions_survive_on_disk(engine: Engine, tmp_path: Path) -> None:
         engine.load_session(tmp_path)
 
 
+def test_a_link_stays_a_link(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    file, link, dangling = tmp_path / "disk" / "a.lily", tmp_path / "link.lily", tmp_path / "new.lily"
+    file.write_bytes(b"old")
+    link.symlink_to("disk/a.lily")
+    dangling.symlink_to(tmp_path / "disk" / "b.lily")
+    with engine.prefill([1, 2, 3]) as session:
+        session.save(link)
+        session.save(dangling)
+    assert (os.readlink(link), os.readlink(dangling)) == ("disk/a.lily", str(tmp_path / "disk" / "b.lily"))
+    assert sorted(os.listdir(tmp_path / "disk")) == ["a.lily", "b.lily"]
+    for path in (file, link, dangling):
+        with engine.load_session(path) as loaded:
+            assert loaded.token_ids == [1, 2, 3]
+
+
+def test_names_that_no_file_can_have(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "lost").symlink_to("no-folder/a.lily")
+    with engine.prefill([1, 2, 3]) as session:
+        for name, expected in (
+            ("a\0b", "no file can have this name"),
+            ("a\ud800", "no file can have this name"),
+            ("loop", "leads to itself"),
+            ("lost", "no such folder"),
+        ):
+            with pytest.raises(OSError, match=expected):
+                session.save(tmp_path / name)
+            with pytest.raises(SnapshotError, match="cannot be read"):
+                engine.load_session(tmp_path / name)
+    assert sorted(os.listdir(tmp_path)) == ["loop", "lost"]
+
+
 def forged(path: Path, edit: Callable[[dict[str, Any]], object], data: bytes | None = None) -> None:
     """A file with another header, or other data, and a checksum that is right."""
     small().write(path)
