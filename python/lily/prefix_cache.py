@@ -177,26 +177,37 @@ class PrefixCache:
         """Bring the timeline to the longest kept beginning of `prompt` [n], at most n - 1: the last token gives logits.
         Then take the memory of num_tokens tokens, as `reserve` does.
 
-        own_tokens: how many tokens of the prompt the timeline holds; it stays so if nothing kept is longer. Returns the
-        number of tokens reused. Raises MemoryLimitError; such an attempt is not counted.
+        own_tokens: how many tokens of the prompt the timeline holds; it stays so if nothing kept is longer. If it is 0,
+        whatever it holds goes. Returns the number of tokens reused. Raises MemoryLimitError, and the timeline is as it
+        was, or empty; such an attempt is not counted.
         """
         match = self._trie.find(prompt)
         best = _longest(match, len(prompt) - 1)
         cached = best.node.num_tokens if best is not None else 0
         reused = max(cached, own_tokens)
-        from_disk = False
-        if self._disk is not None and (stored := self._disk.find(prompt, longer_than=reused)) is not None:
-            if not self._load(timeline, stored, num_tokens, self._disk):
-                return self.restore(timeline, prompt, num_tokens)
-            reused, from_disk = len(stored.token_ids), True
-        elif best is not None and cached > own_tokens:
-            timeline.restore(best.snapshot)
-        if best is not None and reused == cached:
+        stored = self._disk.find(prompt, longer_than=reused) if self._disk is not None else None
+        if stored is None and best is not None and reused == cached:  # also for a request that has to wait
             self._touch(best)
             best.num_hits += 1
+        if self._disk is not None and stored is not None:
+            timeline.check_restart(num_tokens)
+            if not self._load(timeline, stored, num_tokens, self._disk):
+                return self.restore(timeline, prompt, num_tokens)
+            reused = len(stored.token_ids)
+        elif best is not None and cached > own_tokens:
+            timeline.check_restart(num_tokens, best.snapshot)
+            timeline.restore(best.snapshot)
+        elif own_tokens == 0:
+            timeline.check_restart(num_tokens)
+            timeline.reset()
         explanation = self._explain(prompt, match)  # before others leave for this request
-        self.reserve(timeline, num_tokens)
-        self._count(len(prompt), reused, explanation.reason, from_disk=from_disk)
+        try:
+            self.reserve(timeline, num_tokens)
+        except MemoryLimitError:  # after the check only if a snapshot that left is still being written to the disk
+            if reused > own_tokens:
+                timeline.reset()
+            raise
+        self._count(len(prompt), reused, explanation.reason, from_disk=stored is not None)
         return reused
 
     def _count(self, prompt_tokens: int, reused: int, reason: str, *, from_disk: bool) -> None:

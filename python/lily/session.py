@@ -88,29 +88,29 @@ class Session:
         def job(request: Request[Progress, int]) -> Steps[Progress, int]:
             timeline = self._open_timeline()
             known = np.frombuffer(self._token_ids, dtype=np.uint32).copy()
-            reused = len(known)
+            had_logits, reused = self._has_logits, len(known)
             extends = reused <= len(wanted) and np.array_equal(wanted[:reused], known)
             # The same prefix again needs nothing, if its last step left logits.
-            if extends and reused == len(wanted) and self._has_logits:
+            if extends and reused == len(wanted) and had_logits:
                 return reused
             if not extends or reused == len(wanted):
-                timeline.reset()
-                self._has_logits = False
                 reused = 0
+            kept = known
             try:
                 if self._cache is not None:
                     reused = self._cache.restore(timeline, wanted, len(wanted), reused)
                 else:
+                    if not reused:
+                        timeline.check_restart(len(wanted))
+                        timeline.reset()
                     timeline.reserve(len(wanted))
-                self._has_logits = False
+                kept, self._has_logits = wanted, False
                 request.push(Started(reused, len(wanted)))
                 yield from prefill_chunks(request, self._runtime, timeline, wanted, self._cache)  # type: ignore[arg-type]
                 self._has_logits = True
-            except MemoryLimitError:  # before any work, unless something longer was restored before it was refused
-                self._has_logits = self._has_logits and timeline.num_tokens == len(known)
-                raise
             finally:
-                self._token_ids = array("I", wanted[: timeline.num_tokens].tobytes())
+                self._token_ids = array("I", kept[: timeline.num_tokens].tobytes())
+                self._has_logits = self._has_logits and len(self._token_ids) > 0
             return reused
 
         with self._lock, prefill_report(self._progress) as report:

@@ -41,6 +41,9 @@ class TracedTimeline:
     def snapshot(self) -> TracedSnapshot:
         return TracedSnapshot(self.timeline.snapshot(), self)
 
+    def check_restart(self, num_tokens: int, snapshot: TracedSnapshot | None = None) -> None:
+        self.timeline.check_restart(num_tokens, snapshot and snapshot.snapshot)
+
     def restore(self, snapshot: TracedSnapshot) -> None:
         self.timeline.restore(snapshot.snapshot)
         self.steps = snapshot.steps

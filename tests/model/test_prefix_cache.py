@@ -160,6 +160,28 @@ def test_a_session_that_is_refused_memory_keeps_its_logits(checkpoint, cache_byt
         assert second.token_ids == [*prompt, 5]
 
 
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+def test_a_session_that_is_refused_memory_for_other_tokens_stays_as_it_is(checkpoint, cache_bytes):
+    options = {"max_context": 2048, "memory_limit": 31 << 19, "prefix_cache_bytes": cache_bytes}
+    with Rig(checkpoint("qwen3_5_moe"), **options) as rig, rig.session() as first, rig.session() as second:
+        prompt = tokens(1, 40)
+        second.prefill(prompt)
+        logits = second.logits.copy()
+        first.prefill(tokens(2, 2048))
+        use = rig.runtime.state_use
+        for other in (tokens(3, 2000), [*prompt[:39], *tokens(3, 2000)]):
+            with pytest.raises(MemoryLimitError):
+                second.prefill(other)
+            assert second.token_ids == prompt
+            np.testing.assert_array_equal(second.logits, logits)
+        assert rig.runtime.state_use == use, "nothing was given up in vain"
+        # As many tokens as there is memory for, the session's own counted, are not refused.
+        fitting = tokens(4, 256 * (use["free_pages"] + 1))
+        second.prefill(fitting)
+        assert second.token_ids == fitting and rig.runtime.state_use["free_pages"] == 0
+        second.prefill(tokens(5, len(fitting)))
+
+
 def test_200_rounds_end_at_the_same_memory(rig):
     levels, early = set(), 0
     conversation = STEM

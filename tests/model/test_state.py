@@ -138,6 +138,49 @@ def test_memory_for_a_request_is_taken_before_it_runs(checkpoint):
         first.reserve(2049)
 
 
+def test_whether_a_timeline_can_start_anew_is_known_before(checkpoint):
+    runtime = load(
+        checkpoint("qwen3_5_moe"), memory_limit=(16 << 20) - 4 * 262144, prefix_cache_bytes=1 << 20, max_context=2048
+    )
+    outcomes = set()
+    for seed in range(120):
+        rng = np.random.default_rng(seed)
+        timelines = [runtime.timeline() for _ in range(2)]
+        prefill(runtime, timelines[0], TOKENS[: rng.choice([40, 256, 300])])
+        snapshot = timelines[0].snapshot()
+        for timeline in timelines:
+            if rng.random() < 0.5:
+                timeline.restore(snapshot)
+            if rng.random() < 0.5:
+                runtime.decode([timeline], [1])
+            if rng.random() < 0.5:
+                timeline.reserve(min(2048, timeline.num_tokens + int(rng.integers(1, 1400))))
+        from_snapshot, num_tokens = bool(rng.random() < 0.7), int(rng.integers(1, 2048))
+        use, before = runtime.state_use, timelines[0].num_tokens
+        try:
+            timelines[0].check_restart(num_tokens, snapshot if from_snapshot else None)
+            expected = True
+        except MemoryLimitError as error:
+            assert error.required_bytes > error.available_bytes
+            expected = False
+        assert runtime.state_use == use and timelines[0].num_tokens == before
+        if from_snapshot:
+            timelines[0].restore(snapshot)
+        else:
+            timelines[0].reset()
+        del snapshot
+        try:
+            timelines[0].reserve(num_tokens)
+            found = True
+        except MemoryLimitError:
+            found = False
+        assert found == expected, seed
+        outcomes.add((from_snapshot, found))
+        for timeline in timelines:
+            timeline.close()
+    assert len(outcomes) == 4
+
+
 def test_snapshots_stay_within_their_bytes(checkpoint):
     runtime = load(checkpoint("qwen3_5_moe"), prefix_cache_bytes=2 << 20)
     assert runtime.state_use["snapshot_limit_bytes"] == 2 << 20

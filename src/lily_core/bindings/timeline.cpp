@@ -82,6 +82,13 @@ void restore(const BoundTimeline& bound, const BoundSnapshot& snapshot) {
   bound.without_gil([&](Runtime& r, Timeline& t) { r.restore(t, snapshot.get()); });
 }
 
+void check_restart(const BoundTimeline& bound, std::uint32_t num_tokens, const BoundSnapshot* snapshot) {
+  if (snapshot && snapshot->runtime() != bound.runtime())
+    throw std::invalid_argument("the snapshot belongs to another runtime");
+  const TokenState nothing, &from = snapshot ? snapshot->get() : nothing;
+  bound.without_gil([&](Runtime& r, const Timeline& t) { r.check_restart(t, from, num_tokens); });
+}
+
 std::unique_ptr<BoundTimeline> fork(const BoundTimeline& bound) {
   return std::make_unique<BoundTimeline>(bound.handle(),
                                          bound.without_gil([](Runtime& r, const Timeline& t) { return r.fork(t); }));
@@ -142,6 +149,9 @@ void bind_timeline(nb::module_& m) {
       .def("snapshot", &keep_snapshot,
            "Keeps the state after num_tokens tokens, shared and not copied. MemoryLimitError when snapshots hold all they may.")
       .def("restore", &restore, "snapshot"_a, "Continues from the snapshot, without logits.")
+      .def("check_restart", &check_restart, "num_tokens"_a, "snapshot"_a = nb::none(),
+           "Raises MemoryLimitError unless reset, or restore of the snapshot, and then reserve will find memory, once snapshots "
+           "have given way. Changes nothing.")
       .def("fork", &fork, "A second timeline of the same tokens, logits and counts; memory is shared until they differ.")
       .def(
           "reserve",

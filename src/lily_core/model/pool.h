@@ -24,6 +24,7 @@ class Pool {
 
   bool is_shared(std::uint32_t number) const { return holders_[number].timelines + holders_[number].snapshots > 1; }
   bool is_kept(std::uint32_t number) const { return holders_[number].snapshots > 0; }
+  std::uint32_t num_timelines(std::uint32_t number) const { return holders_[number].timelines; }
   std::uint32_t size() const { return size_; }
   std::uint32_t num_free() const { return static_cast<std::uint32_t>(free_.size()); }
   // The free numbers as runs of (first, count), ascending.

@@ -111,6 +111,12 @@ Snapshot Runtime::snapshot(const Timeline& timeline) {
   return model_->state.snapshot(timeline);
 }
 
+void Runtime::check_restart(const Timeline& timeline, const TokenState& from, std::uint32_t num_tokens) {
+  const auto turn = take_turn();
+  check_open(timeline);
+  model_->state.check_restart(timeline, from, num_tokens);
+}
+
 void Runtime::restore(Timeline& timeline, const Snapshot& snapshot) {
   const auto turn = take_turn();
   check_open(timeline);

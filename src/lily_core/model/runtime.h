@@ -74,6 +74,9 @@ class Runtime {
   Snapshot snapshot(const Timeline& timeline);
   // As close().
   void release(Snapshot snapshot);
+  // Throws MemoryLimitError unless reset(), or restore() from the snapshot, and then reserve() will find memory once snapshots
+  // have given way. Changes nothing.
+  void check_restart(const Timeline& timeline, const TokenState& from, std::uint32_t num_tokens);
   // The timeline continues from the snapshot, without logits. The snapshot stays as it is.
   void restore(Timeline& timeline, const Snapshot& snapshot);
 

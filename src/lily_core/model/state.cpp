@@ -103,16 +103,37 @@ void State::copy_last_page(Timeline& timeline) {
   timeline.pages[last] = page_row(timeline)[last] = to;
 }
 
+MemoryLimitError State::no_room(std::uint32_t num_tokens, std::uint32_t missing_pages, std::uint32_t found_pages) const {
+  return MemoryLimitError("a timeline of " + std::to_string(num_tokens) + " tokens", missing_pages * page_bytes(config_),
+                          found_pages * page_bytes(config_), sizes_.num_pages * page_bytes(config_),
+                          "Use a shorter prompt or a smaller max_tokens, close other sessions, or raise memory_limit.");
+}
+
+void State::check_restart(const Timeline& timeline, const TokenState& from, std::uint32_t num_tokens) const {
+  // A page stands at the same place in all timelines that hold it.
+  const auto is_own = [&](std::size_t i, std::uint32_t page) { return i < timeline.pages.size() && timeline.pages[i] == page; };
+  std::uint32_t found = pages_.num_free() + pages_.num_reclaimable();
+  for (const std::uint32_t page : timeline.pages) found += pages_.num_timelines(page) == 1;
+  std::uint32_t missing = pages_for(std::max(num_tokens, from.num_tokens));
+  for (std::uint32_t i = 0; i < pages_for(from.num_tokens); ++i) {
+    const std::uint32_t page = from.pages[i];
+    if (pages_.num_timelines(page) == is_own(i, page)) continue;  // of no other timeline: found above
+    const std::uint32_t filled = std::min(from.num_tokens - i * LILY_PAGE_TOKENS, LILY_PAGE_TOKENS);
+    const Page& entry = page_[page];
+    const bool is_free_behind =
+        (entry.writer == kNoWriter || entry.writer == timeline.row) && entry.num_tokens == filled;
+    missing -= filled == LILY_PAGE_TOKENS || num_tokens <= from.num_tokens || is_free_behind;  // or it is copied
+  }
+  if (missing > found) throw no_room(num_tokens, missing, found);
+}
+
 void State::reserve(Timeline& timeline, std::uint32_t num_tokens) {
   if (num_tokens <= timeline.num_tokens) return;
   const bool appends = timeline.num_tokens % LILY_PAGE_TOKENS != 0;
   const bool copies = appends && !may_append(timeline);
   const auto owned = static_cast<std::uint32_t>(timeline.pages.size()), wanted = pages_for(num_tokens);
   const std::uint32_t missing = (wanted > owned ? wanted - owned : 0) + copies;
-  if (missing > pages_.num_free())
-    throw MemoryLimitError("a timeline of " + std::to_string(num_tokens) + " tokens", missing * page_bytes(config_),
-                           pages_.num_free() * page_bytes(config_), sizes_.num_pages * page_bytes(config_),
-                           "Use a shorter prompt or a smaller max_tokens, close other sessions, or raise memory_limit.");
+  if (missing > pages_.num_free()) throw no_room(num_tokens, missing, pages_.num_free());
   if (copies) {
     copy_last_page(timeline);
   } else if (appends) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "error.h"
 #include "model/model_config.h"
 #include "model/pool.h"
 
@@ -84,6 +85,9 @@ class State {
   // into the page table, and copies a partly filled last page that another timeline appends to. Throws MemoryLimitError when the
   // pool has too few; the timeline keeps what it had.
   void reserve(Timeline& timeline, std::uint32_t num_tokens);
+  // Throws MemoryLimitError unless restore() from `from` and then reserve() will find their pages once snapshots have given
+  // way. Changes nothing.
+  void check_restart(const Timeline& timeline, const TokenState& from, std::uint32_t num_tokens) const;
   // Reserves `count` more tokens and a slot to write, timeline.spare. Then finish() makes it the current state; without that the
   // timeline is as before.
   void begin(Timeline& timeline, std::uint32_t count);
@@ -111,6 +115,7 @@ class State {
   bool may_append(const Timeline& timeline) const;
   void copy_last_page(Timeline& timeline);
   std::uint32_t take_page(const Timeline& timeline);
+  MemoryLimitError no_room(std::uint32_t num_tokens, std::uint32_t missing_pages, std::uint32_t found_pages) const;
   void let_go(Timeline& timeline);
 
   Device& device_;
