@@ -6,10 +6,10 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,15 @@ from .tokenizer import Tokenizer
 if TYPE_CHECKING:
     import llguidance
 
+Result = TypeVar("Result")
+
 _MAX_COMPILED: Final = 32
+_MAX_CHARACTERS: Final = 1 << 18  # of a schema or a Lark grammar
+# The library calls itself for each rule that a rule names, some KB each, and a full stack ends the process. The
+# shortest rules of the longest text need a third of the deep stack; below so many characters any stack is enough.
+_DEEP_STACK_BYTES: Final = 1 << 28
+_SHALLOW_CHARACTERS: Final = 1 << 12
+_starting: Final = threading.Lock()  # the size of stacks is one for all threads that start
 # Flexible, so that the model may print in its own way, but bounded: white space without end is no answer.
 # No schema may ask the library to ignore what it cannot enforce.
 _JSON_OPTIONS: Final = {
@@ -60,7 +68,7 @@ class Grammar:
 
     def __init__(self, source: str, *, free_until: tuple[str, ...] = ()) -> None:
         """Raises GrammarError if `source` is malformed or uses something that cannot be enforced."""
-        error = _library().LLMatcher.validate_grammar(source)
+        error = _on_deep_stack(source, lambda: _library().LLMatcher.validate_grammar(source))
         if error and not error.startswith("WARNING"):
             raise GrammarError(f"the grammar cannot be used: {_one_line(error)}")
         self.source = source
@@ -101,6 +109,10 @@ def json_grammar(schema: str) -> Grammar:
 
 def json_source(schema: str) -> str:
     """The same, not checked yet."""
+    if len(schema) > _MAX_CHARACTERS:
+        raise GrammarError(
+            f"the JSON schema has {len(schema)} characters; at most {_MAX_CHARACTERS} are supported", schema_path="#"
+        )
     try:
         return str(_library().LLMatcher.grammar_from_json_schema(schema, overrides=_JSON_OPTIONS))
     except ValueError as error:  # nested too deeply for the library
@@ -116,7 +128,11 @@ def params_grammar(params: SamplingParams) -> Grammar | None:
     if params.choice is not None:
         # One terminal: tens of thousands of texts are alternatives to the lexer, too many to the parser.
         return lark_grammar("start: CHOICE\nCHOICE: " + " | ".join(map(quoted, params.choice)))
-    return lark_grammar(params.grammar) if params.grammar is not None else None
+    if params.grammar is None:
+        return None
+    if len(params.grammar) > _MAX_CHARACTERS:
+        raise GrammarError(f"the grammar has {len(params.grammar)} characters; at most {_MAX_CHARACTERS} are supported")
+    return lark_grammar(params.grammar)
 
 
 def quoted(text: str) -> str:
@@ -217,8 +233,8 @@ class GrammarCompiler:
             wrapper = _library().TokenizerWrapper(_TokenTable(self._tokenizer, self._end_token_id))
             self._library_tokenizer = _library().LLTokenizer(wrapper, n_vocab=self._tokenizer.vocab_size)
         limits = _library().LLParserLimits(verbose_errors=False)
-        matcher: llguidance.LLMatcher = _library().LLMatcher(
-            self._library_tokenizer, source, log_level=0, limits=limits
+        matcher: llguidance.LLMatcher = _on_deep_stack(
+            source, lambda: _library().LLMatcher(self._library_tokenizer, source, log_level=0, limits=limits)
         )
         if matcher.is_error():
             raise GrammarError(f"the grammar cannot be compiled: {_one_line(matcher.get_error())}")
@@ -258,7 +274,8 @@ def _bits(token_ids: Collection[int], num_words: int) -> NDArray[np.uint32]:
 
 
 def _schema_error(schema: object) -> str:
-    error = str(_library().LLMatcher.validate_grammar(json_source(json.dumps(schema))))
+    source = json_source(json.dumps(schema))
+    error = str(_on_deep_stack(source, lambda: _library().LLMatcher.validate_grammar(source)))
     return error.partition("\n  while processing")[0]  # the library's own address of a $ref
 
 
@@ -282,6 +299,32 @@ def _children(schema: object) -> Iterator[tuple[str, object]]:
         elif word in _NAMED_SCHEMAS and isinstance(value, Mapping):
             for name, child in value.items():
                 yield f"{word}/{name.replace('~', '~0').replace('/', '~1')}", child
+
+
+def _on_deep_stack(source: str, work: Callable[[], Result]) -> Result:
+    """The result of what the library does with a grammar, in a thread of its own if the grammar may be deep."""
+    if len(source) <= _SHALLOW_CHARACTERS:
+        return work()
+    results: list[Result] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    with _starting:
+        before = threading.stack_size(_DEEP_STACK_BYTES)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(before)
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 def _one_line(error: str) -> str:

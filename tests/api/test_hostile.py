@@ -19,6 +19,25 @@ from lily.tokenizer import Tokenizer
 ASK = [{"role": "user", "content": "Hi"}]
 
 
+def chained_schema(length: int) -> dict[str, Any]:
+    """A schema that leads from one definition to the next."""
+    named: dict[str, Any] = {f"a{n}": {"$ref": f"#/$defs/a{n + 1}"} for n in range(length)}
+    return {"$defs": {**named, f"a{length}": {"type": "string"}}, "$ref": "#/$defs/a0"}
+
+
+def chained_rules(length: int) -> str:
+    return "start: a0\n" + "".join(f"a{n}: a{n + 1}\n" for n in range(length)) + f'a{length}: "x"\n'
+
+
+def test_long_chains_of_rules_end_no_process(engine: Engine) -> None:
+    assert engine.chat(ASK, reasoning=False, grammar=chained_rules(10_000), temperature=0, max_tokens=4).content == "x"
+    reply = engine.chat(ASK, reasoning=False, json_schema=chained_schema(4_000), temperature=0, max_tokens=4)
+    assert reply.content.startswith('"')
+    for options in ({"grammar": chained_rules(30_000)}, {"json_schema": chained_schema(30_000)}):
+        with pytest.raises(GrammarError, match=r"characters; at most 262144 are supported"):
+            engine.chat(ASK, **options)
+
+
 def nested(depth: int) -> dict[str, Any]:
     value: dict[str, Any] = {}
     for _ in range(depth):
