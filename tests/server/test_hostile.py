@@ -16,7 +16,7 @@ from lily.server.body import structure
 from lily.server.chat import ChatRequest
 from lily.server.completions import CompletionRequest
 from lily.server.messages import CountRequest, MessagesRequest
-from lily.server.options import MAX_BODY_BYTES, MAX_JSON_CONTAINERS, MAX_JSON_DEPTH
+from lily.server.options import MAX_BODY_BYTES, MAX_JSON_CONTAINERS, MAX_JSON_DEPTH, MAX_JSON_VALUES
 from lily.server.prompts import ApplyTemplateRequest, TokenizeRequest
 from lily.server.responses import ResponsesRequest
 from lily.server.schemas import SamplingFields
@@ -250,16 +250,18 @@ def test_deep_nesting_inside_of_texts(live: Live) -> None:
 
 @given(
     st.recursive(
-        st.sampled_from(["x", '[{"', '\\"]', "}"]), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+        st.sampled_from(["x", '[{"', '\\"],', "}", "a,b"]),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
 )
 @settings(max_examples=50)
-def test_brackets_are_counted_outside_of_strings(value: Any) -> None:
-    def count(value: Any) -> tuple[int, int]:
+def test_brackets_and_commas_are_counted_outside_of_strings(value: Any) -> None:
+    def count(value: Any) -> tuple[int, int, int]:
         if isinstance(value, str):
-            return 0, 0
+            return 0, 0, 0
         inner = [count(each) for each in (value.values() if isinstance(value, dict) else value)]
-        return 1 + max((depth for depth, _ in inner), default=0), 1 + sum(number for _, number in inner)
+        depths, containers, values = zip(*inner, strict=True) if inner else ((0,), (0,), (0,))
+        return 1 + max(depths), 1 + sum(containers), max(len(inner), 1) + sum(values)
 
     assert structure(json.dumps(value).encode()) == count(value)
 
@@ -269,6 +271,23 @@ def test_messages_beyond_all_contexts_are_counted_before_they_are_read(live: Liv
         messages = b",".join([b'{"role":"user","content":"x"}'] * number)
         response = live.client.post(CHAT, content=b'{"messages":[' + messages + b"]}")
         assert hint in check_error(*_pair(response), 400)
+
+
+def test_more_values_than_any_request_needs_are_counted_before_they_are_read(live: Live) -> None:
+    keys = ",".join(f'"k{n}":0' for n in range(MAX_JSON_VALUES))
+    items = ",".join(["0"] * MAX_JSON_VALUES)
+    for body in (
+        f'{{"messages":[{{"role":"user","content":"x",{keys}}}]}}',
+        f'{{"messages":{json.dumps(ASK)},"json_schema":{{"enum":[{items}]}}}}',
+        f'{{"messages":{json.dumps(ASK)},"unknown":[{items}]}}',
+    ):
+        response = live.client.post(CHAT, content=body.encode())
+        assert "values, such as fields of messages" in check_error(*_pair(response), 400)
+    ids = ",".join(["1"] * (MAX_JSON_VALUES - 10))  # as many as no context holds are not yet too many
+    response = live.client.post("/v1/completions", content=f'{{"prompt":[{ids}]}}'.encode())
+    assert "2048" in check_error(*_pair(response), 400)
+    text = json.dumps({"prompt": "," * 700_000, "max_tokens": 1}).encode()  # no values
+    assert "2048" in check_error(*_pair(live.client.post("/v1/completions", content=text)), 400)
 
 
 def test_nesting_at_its_limit(live: Live) -> None:

@@ -14,13 +14,13 @@ from starlette.requests import ClientDisconnect, Request
 
 from ..unicode import first_wrong_byte
 from .errors import ApiError, invalid
-from .options import BODY_SECONDS, MAX_BODY_BYTES, MAX_JSON_CONTAINERS, MAX_JSON_DEPTH
+from .options import BODY_SECONDS, MAX_BODY_BYTES, MAX_JSON_CONTAINERS, MAX_JSON_DEPTH, MAX_JSON_VALUES
 
 Schema = TypeVar("Schema")  # a msgspec.Struct
 
 _log: Final = logging.getLogger("lily.server")
-_NO_STRUCTURE: Final = bytes(set(range(256)) - set(b'"[{]}'))
-_STEPS: Final = bytes.maketrans(b'"[{]}', b"\x00\x01\x01\xff\xff")  # as signed bytes: one level in, one level out
+_NO_STRUCTURE: Final = bytes(set(range(256)) - set(b'",[{]}'))
+_STEPS: Final = bytes.maketrans(b'",[{]}', b"\x00\x00\x01\x01\xff\xff")  # as signed bytes: one level in, one level out
 _VALIDATION_PATH: Final = re.compile(r"(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?", re.DOTALL)
 
 
@@ -45,9 +45,9 @@ async def read_body(request: Request) -> bytes:
 
 def decode(body: bytes, decoder: msgspec.json.Decoder[Schema]) -> Schema:
     """Raises ApiError 400 for what is no JSON, nested too deeply or of a wrong type, naming the field."""
-    # Few brackets cannot be nested deeply: many bodies need no closer look.
-    if body.count(b"[") + body.count(b"{") > MAX_JSON_DEPTH:
-        depth, containers = structure(body)
+    # Few brackets cannot be nested deeply, and few commas part few values: many bodies need no closer look.
+    if body.count(b"[") + body.count(b"{") > MAX_JSON_DEPTH or body.count(b",") > MAX_JSON_VALUES - MAX_JSON_DEPTH:
+        depth, containers, values = structure(body)
         if depth > MAX_JSON_DEPTH:
             raise invalid(None, f"the body is nested {depth} levels deep; at most {MAX_JSON_DEPTH} are supported")
         if containers > MAX_JSON_CONTAINERS:
@@ -55,6 +55,12 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[Schema]) -> Schema:
                 None,
                 f"the body has {containers} objects and lists, such as messages and their parts; "
                 f"at most {MAX_JSON_CONTAINERS} are supported",
+            )
+        if values > MAX_JSON_VALUES:
+            raise invalid(
+                None,
+                f"the body has {values} values, such as fields of messages and items of lists; "
+                f"at most {MAX_JSON_VALUES} are supported",
             )
     try:
         decoded = decoder.decode(body)
@@ -79,14 +85,19 @@ def _unreadable(body: bytes, error: Exception) -> str:
     return f"the body is not JSON that can be read: {error}"
 
 
-def structure(body: bytes) -> tuple[int, int]:
-    """How deep brackets are nested outside of strings, and how many open; nothing else about the text is checked."""
+def structure(body: bytes) -> tuple[int, int, int]:
+    """How deep brackets are nested outside of strings, how many open, and these with all commas: no fewer than members.
+
+    Nothing else about the text is checked.
+    """
     unescaped = body.replace(rb"\\", b"").replace(rb"\"", b"") if b"\\" in body else body
     text = unescaped.translate(None, _NO_STRUCTURE)
     steps = np.frombuffer(text.translate(_STEPS), np.int8)
-    outside = ~np.logical_xor.accumulate(np.frombuffer(text, np.uint8) == ord('"'))
+    codes = np.frombuffer(text, np.uint8)
+    outside = ~np.logical_xor.accumulate(codes == ord('"'))
     steps = steps[outside]
-    return int(np.cumsum(steps, dtype=np.int32).max(initial=0)), int(np.count_nonzero(steps > 0))
+    depth, containers = int(np.cumsum(steps, dtype=np.int32).max(initial=0)), int(np.count_nonzero(steps > 0))
+    return depth, containers, containers + int(np.count_nonzero(codes[outside] == ord(",")))
 
 
 def _allowed_values(schema: Any, path: str) -> Sequence[object]:

@@ -9,6 +9,7 @@ MAX_BODY_BYTES: Final = 16 * 1024 * 1024  # many times the text of the longest c
 MAX_HEADER_BYTES: Final = 64 * 1024
 MAX_JSON_DEPTH: Final = 128
 MAX_JSON_CONTAINERS: Final = 200_000  # objects and lists: more than the messages and parts that fill a context
+MAX_JSON_VALUES: Final = 600_000  # members of those; more than as many messages have, or as token ids fill a context
 MAX_CONNECTIONS: Final = 1000
 
 REQUEST_HEAD_SECONDS: Final = 20  # for a client to send a request line and headers
