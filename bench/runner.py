@@ -86,6 +86,7 @@ def run(
     command: Sequence[str],
     inputs: Mapping[str, str],
     rounds: int = 3,
+    prepare: Callable[[], None] = lambda: None,
     limits: Limits = Limits(),
     root: Path = ROOT,
     clock: Clock = machine.CpuClock.read,
@@ -93,7 +94,8 @@ def run(
     """Run all arms in `rounds` alternating rounds and return the record.
 
     command: the command line that repeats this, for the reader of the record. inputs: a digest by name of all that the
-    arms read. Raises a BenchError, and measures nothing more, at the first thing that is not as it must be.
+    arms read. prepare: called before the first round. Raises a BenchError, and measures nothing more, at the first
+    thing that is not as it must be.
     """
     names = [arm.name for arm in arms]
     if not names or len(set(names)) != len(names):
@@ -101,6 +103,7 @@ def run(
     if rounds < 2:
         raise ValueError(f"{rounds} rounds: at least 2 are needed to see whether an arm repeats itself")
     code = describe_code(root)
+    prepare()
     results: dict[str, list[Result]] = {name: [] for name in names}
     for index in range(rounds):
         require_quiet_machine(limits, clock)

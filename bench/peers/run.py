@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,11 @@ class Engine:
     model: Path
     layout: str = "mapped"
 
+    @property
+    def maps_file(self) -> bool:
+        """Whether it reads weights where the file is mapped; mlx-lm copies them."""
+        return self.layout == "mapped" and self.kind != "mlx"
+
     def command(self, work: Workload, tokens: Path, logits: Path | None = None) -> tuple[str, ...]:
         """The command line of its arm, run in the folder of the checkout."""
         contexts = tuple(map(str, work.contexts))
@@ -85,6 +91,13 @@ def describe_program(program: Path) -> dict[str, str]:
     done = subprocess.run(["ldd", str(program)], check=True, capture_output=True, text=True)
     loaded = re.findall(r"lib(?:llama|ggml)\S* => (\S+)", done.stdout)
     return {path.name: runner.digest_file(path) for path in (program, *sorted(map(Path, loaded)))}
+
+
+def read_files(files: Sequence[Path], mapping: Sequence[runner.Arm]) -> None:
+    """Let the files lie in memory as the arms that map them ask for: the reads of the digests left small pages."""
+    machine.evict(files)
+    for one in mapping:
+        subprocess.run(one.command, cwd=runner.ROOT, check=True, capture_output=True)
 
 
 def ratios(arms: Mapping[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
@@ -204,14 +217,12 @@ def main() -> int:
             inputs[options.gguf.name] = runner.digest_file(options.gguf)
         programs = {e.name: describe_program(Path(e.program)) for e in engines if e.kind == "llama"}
         arms = [runner.Arm(engine.name, engine.command(engine.workload(work, engines), tokens)) for engine in engines]
-        # The digests' reads leave small pages behind: files shall lie in memory as the engines that map them ask for.
-        machine.evict([*options.model.glob("*.safetensors"), *([options.gguf] if options.gguf else [])])
-        for engine, one in zip(engines, arms, strict=True):
-            if engine.layout == "mapped" and engine.kind != "mlx":
-                subprocess.run(one.command, cwd=runner.ROOT, check=True, capture_output=True)
+        files = [*options.model.glob("*.safetensors"), *([options.gguf] if options.gguf else [])]
+        mapping = [one for engine, one in zip(engines, arms, strict=True) if engine.maps_file]
         command = ["python", "-m", "bench.peers.run", *sys.argv[1:]]
         name = f"peers-{options.model.name.lower()}"
-        record = runner.run(name, arms, command=command, inputs=inputs, rounds=options.rounds)
+        read_in = partial(read_files, files, mapping)
+        record = runner.run(name, arms, command=command, inputs=inputs, rounds=options.rounds, prepare=read_in)
         record |= {"programs": programs, "ratios": ratios(record["arms"])}
         if not options.no_accuracy:
             found = measure_accuracy(engines, options.model, config)
