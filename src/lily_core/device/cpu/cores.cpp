@@ -52,7 +52,7 @@ std::uint32_t usable_cores() {
     return quota ? std::min(count, quota) : count;
   }
 #elif defined(__APPLE__)
-  // Efficiency cores would hold up every barrier.
+  // Efficiency cores would hold up every level.
   int count = 0;
   std::size_t size = sizeof count;
   if (sysctlbyname("hw.perflevel0.physicalcpu", &count, &size, nullptr, 0) == 0 && count > 0) return count;
