@@ -79,6 +79,8 @@ def test_errors_say_what_is_wrong():
         device.run("rms_norm_f32", ARGS * 2, [x, gain, y], (ROWS, 1, 1))
     with pytest.raises(ValueError, match="outside of its length"):
         device.run("rms_norm_f32", ARGS, [x, gain, y], (ROWS, 1, 1), [None, None, (4, y.nbytes)])
+    with pytest.raises(DeviceError, match="a level has 16777217 tiles; the cpu device takes at most 16777216"):
+        device.run("rms_norm_f32", ARGS, [x, gain, y], (8 << 24 | 1, 1, 1))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the address space, which only Linux enforces for threads")

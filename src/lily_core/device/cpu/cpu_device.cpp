@@ -13,6 +13,7 @@
 #include "device/cpu/isas.h"
 #include "device/cpu/kernel_table.h"
 #include "device/cpu/thread_pool.h"
+#include "device/cpu/tile_scheduler.h"
 #include "device/prepare.h"
 #include "model/tensor_source.h"
 
@@ -61,6 +62,7 @@ class CpuDevice final : public Device {
         kernels_(kernels_for(isa_)),
         guard_(debug_.checked ? std::make_unique<AccessGuard>() : nullptr),
         pool_(debug_.checked || debug_.shuffled ? 1 : options.threads ? options.threads : usable_cores()),
+        scheduler_(pool_.size()),
         scratch_(pool_.size()) {}
 
   std::string_view name() const override { return "cpu"; }
@@ -102,10 +104,7 @@ class CpuDevice final : public Device {
     if (debug_.checked || debug_.shuffled) {
       run_one_by_one(levels);
     } else {
-      for (const auto& level : levels) {
-        level->next_tile.store(0, std::memory_order_relaxed);
-        level->tiles_done.store(0, std::memory_order_relaxed);
-      }
+      scheduler_.start(static_cast<std::uint32_t>(levels.size()));
       Job job{this, &levels};
       pool_.run([](void* context, std::uint32_t worker) { static_cast<Job*>(context)->run(worker); }, &job);
     }
@@ -154,29 +153,16 @@ class CpuDevice final : public Device {
     CpuDevice* device;
     Levels* levels;
 
-    // A level waits for its tiles, not for threads: one that the system has stopped between tiles holds up nobody.
-    void run(std::uint32_t worker) {
-      const std::uint32_t threads = device->pool_.size();
-      for (const auto& level : *levels) {
-        share(*level, threads, Worker{device->scratch_[worker].data()});
-        spin_until([&] { return level->tiles_done.load(std::memory_order_acquire) == level->num_tiles; });
+    void run(std::uint32_t thread) {
+      for (std::uint32_t i = 0; i < levels->size(); ++i) {
+        const Level& level = *(*levels)[i];
+        Worker worker{device->scratch_[thread].data()};
+        device->scheduler_.run_level(thread, i, level.num_tiles,
+                                     [&](std::uint32_t begin, std::uint32_t end) { run_tiles(level, begin, end, worker); });
       }
     }
 
-    // Takes ever smaller runs of tiles until the level has none left: no thread waits long for the last one.
-    static void share(Level& level, std::uint32_t threads, Worker worker) {
-      std::uint32_t begin = level.next_tile.load(std::memory_order_relaxed), done = 0;
-      while (begin < level.num_tiles) {
-        const std::uint32_t count = std::max(1u, (level.num_tiles - begin) / (2 * threads));
-        if (!level.next_tile.compare_exchange_weak(begin, begin + count, std::memory_order_relaxed)) continue;
-        run_tiles(level, begin, begin + count, worker);
-        done += count;
-        begin = level.next_tile.load(std::memory_order_relaxed);
-      }
-      if (done > 0) level.tiles_done.fetch_add(done, std::memory_order_release);
-    }
-
-    static void run_tiles(Level& level, std::uint32_t begin, std::uint32_t end, Worker& worker) {
+    static void run_tiles(const Level& level, std::uint32_t begin, std::uint32_t end, Worker& worker) {
       for (const auto& prepared : level.calls) {
         const std::uint32_t last = std::min(end, prepared->num_tiles);
         if (begin < last) worker.run(*prepared, begin, last);
@@ -212,6 +198,7 @@ class CpuDevice final : public Device {
   const KernelTable kernels_;
   const std::unique_ptr<AccessGuard> guard_;
   ThreadPool pool_;
+  TileScheduler scheduler_;
   std::vector<Scratch> scratch_;
   std::mt19937 random_{std::random_device{}()};
   Ticket last_ticket_ = 0;

@@ -1,6 +1,9 @@
 #include "device/cpu/cpu_executable.h"
 
 #include <algorithm>
+#include <string>
+
+#include "device/cpu/tile_scheduler.h"
 
 namespace lily::cpu {
 
@@ -35,6 +38,10 @@ CpuExecutable::CpuExecutable(Program& program, const ModelConstants& model) {
       level.calls.push_back(std::make_unique<PreparedCall>(dispatch, model));
       level.num_tiles += level.calls.back()->num_tiles;
       scratch_bytes_ = std::max(scratch_bytes_, level.calls.back()->scratch_bytes);
+      if (level.num_tiles > TileScheduler::kMaxTiles)
+        throw DeviceError("cpu", std::string(dispatch.kernel->name()), "tiles",
+                          "a level has " + std::to_string(level.num_tiles) + " tiles; the cpu device takes at most " +
+                              std::to_string(TileScheduler::kMaxTiles) + ": cut the dispatch");
     }
   }
 }

@@ -1,7 +1,6 @@
-// A program flattened for the CPU: resolved addresses, tiles, and one work counter a level.
+// A program flattened for the CPU: resolved addresses and tiles.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -28,8 +27,6 @@ struct PreparedCall {
 struct Level {
   std::vector<std::unique_ptr<PreparedCall>> calls;
   std::uint32_t num_tiles = 0;
-  alignas(64) std::atomic<std::uint32_t> next_tile{0};
-  alignas(64) std::atomic<std::uint32_t> tiles_done{0};
 };
 
 class CpuExecutable final : public Executable {

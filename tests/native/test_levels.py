@@ -1,0 +1,66 @@
+"""How the CPU device's threads share levels, under the thread sanitizer, and that it sees what could go wrong."""
+
+import contextlib
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CPU = ROOT / "src/lily_core/device/cpu"
+SOURCES = ("thread_pool.cpp", "tile_scheduler.cpp")
+FAULTS = {
+    "the job stays open": ("thread_pool.cpp", "is_open_.store(false);", ""),
+    "workers do not look whether it is open": ("thread_pool.cpp", "if (is_open_.load()) job_", "job_"),
+    "nobody waits for those inside": ("thread_pool.cpp", "spin_until([this] { return inside_.load() == 0; });", ""),
+    "a level ends when one group has": ("tile_scheduler.cpp", "if (add(finished_groups_, 1, groups)) done", "done"),
+    "a level ends before its writes are seen": (
+        "tile_scheduler.cpp",
+        "done_epoch_.store(epoch, std::memory_order_release)",
+        "done_epoch_.store(epoch, std::memory_order_relaxed)",
+    ),
+    "tiles are counted before their writes are seen": (
+        "tile_scheduler.cpp",
+        "std::memory_order_acq_rel",
+        "std::memory_order_relaxed",
+    ),
+    "a thread takes what another took": ("tile_scheduler.cpp", "start + end, std", "start + first, std"),
+    "epochs come again": ("tile_scheduler.cpp", "next_epoch_ += levels;", ""),
+}
+
+
+def build(folder: Path, *sources: str | Path) -> Path:
+    program = folder / "program"
+    flags = ["-std=c++20", "-O1", "-g", "-fsanitize=thread", "-pthread", f"-I{ROOT}/src/lily_core", f"-I{ROOT}/shaders"]
+    subprocess.run(["g++", *flags, *sources, "-o", program], check=True, capture_output=True, text=True)
+    return program
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sanitizer(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Skips where programs with this sanitizer do not build or do not start."""
+    folder = tmp_path_factory.mktemp("sanitizer")
+    source = folder / "empty.cpp"
+    source.write_text("int main() {}")
+    try:
+        subprocess.run([build(folder, source)], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"g++ -fsanitize=thread does not work here: {error}")
+
+
+def test_jobs_of_levels(tmp_path: Path) -> None:
+    program = build(tmp_path, ROOT / "tests/native/levels.cpp", *(CPU / name for name in SOURCES))
+    done = subprocess.run([program], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_seen(tmp_path: Path, fault: str) -> None:
+    changed, old, new = FAULTS[fault]
+    text = (CPU / changed).read_text()
+    assert text.count(old) == 1
+    (tmp_path / changed).write_text(text.replace(old, new))
+    sources = [tmp_path / name if name == changed else CPU / name for name in SOURCES]
+    program = build(tmp_path, ROOT / "tests/native/levels.cpp", *sources)
+    with contextlib.suppress(subprocess.TimeoutExpired):  # a level that never ends is a fault that is seen too
+        assert subprocess.run([program], capture_output=True, timeout=10).returncode != 0
