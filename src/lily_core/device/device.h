@@ -40,7 +40,7 @@ struct Precision {
 struct DeviceTraits {
   std::uint64_t memory_bytes = 0;                   // that it can hold at once; 0: what the machine has
   std::uint32_t chunk_tokens = 1024;                // of a prefill chunk, at most
-  std::uint32_t keys_per_split = LILY_PAGE_TOKENS;  // of decode attention, at least
+  std::uint32_t keys_per_split = LILY_PAGE_TOKENS;  // of decode attention over a long context, at least
   double attention_flops = std::numeric_limits<double>::infinity();  // of one dispatch of attn_prefill, at most
 };
 

@@ -12,7 +12,8 @@
 namespace lily {
 
 constexpr std::uint32_t kMaxStepRows = LILY_MAX_STEP_ROWS;
-constexpr std::uint32_t kMaxSplits = 64;   // of the keys in decode attention
+constexpr std::uint32_t kFewestSplits = 8;  // of the keys in decode attention: work for many cores in short contexts too
+constexpr std::uint32_t kMaxSplits = 64;    // of the keys in decode attention
 
 using Tensor = std::unique_ptr<Buffer>;
 

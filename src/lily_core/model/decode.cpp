@@ -23,7 +23,8 @@ void record_attention(Recorder& op, const Model& m, const AttentionLayerWeights&
   auto& [c, weights, state, a, io, rope, slots] = m;
   const RowsArgs args{rows};
   const std::uint32_t query = c.num_attention_heads * c.head_dim, key = c.num_key_value_heads * c.head_dim;
-  const std::uint32_t keys_per_split = std::max(c.traits.keys_per_split, bucket / kMaxSplits), splits = bucket / keys_per_split;
+  const std::uint32_t keys_per_split = std::max(std::min(c.traits.keys_per_split, bucket / kFewestSplits), bucket / kMaxSplits);
+  const std::uint32_t splits = bucket / keys_per_split;
   op("attn_in", args, {a.x, w.input_norm, w.attn_in, a.q, a.gate, a.k, a.v}, {2 * query + 2 * key, rows});
   op("attn_prep", LayerArgs{rows, layer}, {io.step.buffer(), a.q, a.k, a.v, w.q_norm, w.k_norm, rope, state.page_table, state.kv},
      {c.num_attention_heads + c.num_key_value_heads, rows});
