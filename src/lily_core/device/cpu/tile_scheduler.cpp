@@ -12,7 +12,7 @@ void TileScheduler::start(std::uint32_t levels) {
   next_epoch_ += levels;
 }
 
-// Half of what is left of a share: no thread waits long for the last run.
+// A quarter of what is left of a share: no thread waits long for another one's run, or for the last.
 TileScheduler::Tiles TileScheduler::take(std::uint32_t share, std::uint64_t epoch, std::uint32_t num_tiles) {
   const std::uint32_t begin = begin_of(share, num_tiles), size = begin_of(share + 1, num_tiles) - begin;
   const std::uint64_t start = epoch * kMaxTiles;
@@ -23,7 +23,7 @@ TileScheduler::Tiles TileScheduler::take(std::uint32_t share, std::uint64_t epoc
     const auto position = static_cast<std::int64_t>(before - start);
     const auto first = static_cast<std::uint32_t>(std::clamp<std::int64_t>(position, 0, size));
     if (first == size) return {0, 0};
-    const std::uint32_t end = first + (size - first + 1) / 2;
+    const std::uint32_t end = first + (size - first + 3) / 4;
     if (taken.compare_exchange_weak(before, start + end, std::memory_order_relaxed)) return {begin + first, begin + end};
   }
 }
