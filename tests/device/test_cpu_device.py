@@ -1,5 +1,6 @@
 """The CPU device itself: instruction sets, signatures, and the checked mode."""
 
+import platform
 import re
 import struct
 import subprocess
@@ -34,6 +35,19 @@ def test_runs_a_kernel_in_every_mode(debug, threads):
     wide = x.astype(np.float64)
     expected = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6) * gain
     np.testing.assert_allclose(y, expected, rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="only there numbers below the normal range are slow")
+@pytest.mark.parametrize("debug", ["", "checked", "shuffled"])
+def test_results_below_the_normal_range_become_zero_and_only_in_kernels(debug):
+    device = _core.Device("cpu", sizes=SIZES, debug=debug)
+    x, gain, y = norm_buffers()
+    gain[:] = np.float32(1e-40)  # below 2^-126 itself, and read as it is
+    gain[0] = np.float32(1e-36)
+    device.run("rms_norm_f32", ARGS, [x, gain, y], (ROWS, 1, 1))
+    np.testing.assert_allclose(y[:, 0], x[:, 0] / np.sqrt((x.astype(np.float64) ** 2).mean(-1)) * 1e-36, rtol=1e-5)
+    assert not y[:, 1:].any()
+    assert (np.full(9, 1e-38, np.float32) * np.float32(0.01)).all()
 
 
 def test_checked_mode_names_kernel_and_buffer_of_an_undeclared_write():

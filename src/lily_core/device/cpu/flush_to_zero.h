@@ -1,6 +1,6 @@
-// Results too small for a normal float become 0 while this lives, for this thread. The delta rule's states fade towards 0, and many
-// x86 processors take a hundred times as long for what lies below 2^-126. Inputs stay as they are: widening half precision by a
-// multiplication begins with such numbers. Processors for arm64 do not need it.
+// Results too small for a normal float become 0 while this lives, for this thread. The delta rule's states fade towards 0, and
+// many x86 processors take a hundred times as long for what lies below 2^-126. Inputs stay as they are: widening half precision
+// by a multiplication begins with such numbers. Processors for arm64 do not need it.
 #pragma once
 
 #if defined(__x86_64__)
