@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 CPU = ROOT / "src/lily_core/device/cpu"
-SOURCES = ("thread_pool.cpp", "tile_scheduler.cpp")
+SOURCES = ("cores.cpp", "thread_pool.cpp", "tile_scheduler.cpp")
 FAULTS = {
     "the job stays open": ("thread_pool.cpp", "is_open_.store(false);", ""),
     "workers do not look whether it is open": ("thread_pool.cpp", "if (is_open_.load()) job_", "job_"),

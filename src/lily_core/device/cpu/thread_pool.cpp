@@ -4,6 +4,12 @@
 #include <string>
 #include <system_error>
 
+#if defined(__linux__)
+#include <pthread.h>
+#include <sched.h>
+#endif
+
+#include "device/cpu/cores.h"
 #include "device/device.h"
 
 namespace lily::cpu {
@@ -12,11 +18,25 @@ namespace {
 // Long enough to bridge the host's work between two tokens, short enough not to heat an idle machine.
 constexpr auto kSpinTime = std::chrono::microseconds(200);
 
+// A wish: where the system refuses it, the thread runs anywhere.
+void keep_to([[maybe_unused]] const Processors& processors, [[maybe_unused]] std::thread& thread) {
+#if defined(__linux__)
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const std::uint32_t processor : processors) CPU_SET(processor, &set);
+  pthread_setaffinity_np(thread.native_handle(), sizeof set, &set);
+#endif
+}
+
 }  // namespace
 
 ThreadPool::ThreadPool(std::uint32_t threads) {
+  const std::vector<Processors> processors = processors_of_threads(kSystemFolder, allowed_processors(), threads);
   try {
-    for (std::uint32_t worker = 1; worker < threads; ++worker) workers_.emplace_back([this, worker] { work(worker); });
+    for (std::uint32_t worker = 1; worker < threads; ++worker) {
+      workers_.emplace_back([this, worker] { work(worker); });
+      if (!processors.empty()) keep_to(processors[worker], workers_.back());
+    }
   } catch (const std::system_error& error) {
     const std::uint32_t made = size();
     stop();

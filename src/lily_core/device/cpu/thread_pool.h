@@ -37,7 +37,8 @@ class ThreadPool {
  public:
   using Job = void (*)(void* context, std::uint32_t worker);
 
-  // Throws DeviceError when the system refuses a thread.
+  // On a machine of several NUMA nodes each thread but the caller's is kept on one node (processors_of_threads). Throws
+  // DeviceError when the system refuses a thread.
   explicit ThreadPool(std::uint32_t threads);
   ~ThreadPool();
 
