@@ -4,10 +4,12 @@
 file(GLOB LILY_CPU_KERNELS CONFIGURE_DEPENDS src/lily_core/device/cpu/kernels/*.cpp)
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
-  set(LILY_CPU_ISAS baseline avx2 avx512)
+  set(LILY_CPU_ISAS baseline avx2 avx512 avx512_pairs amx)
   set(LILY_CPU_FLAGS_baseline -march=x86-64)
   set(LILY_CPU_FLAGS_avx2 -march=x86-64-v3)
   set(LILY_CPU_FLAGS_avx512 -march=x86-64-v4 -mavx512vnni -mprefer-vector-width=512)
+  set(LILY_CPU_FLAGS_avx512_pairs -march=x86-64-v4 -mavx512vnni -mprefer-vector-width=512 -DLILY_PAIRS)
+  set(LILY_CPU_FLAGS_amx -march=x86-64-v4 -mavx512vnni -mprefer-vector-width=512 -mamx-tile -mamx-int8)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set(LILY_CPU_ISAS baseline dotprod i8mm)
   set(LILY_CPU_FLAGS_baseline -march=armv8-a)

@@ -52,7 +52,7 @@ for isa in $isas; do
         echo "instruction sets of $(cpu_of "$isa"): \"$found\", expected \"$expected\"" >&2
         exit 1
     fi
-    $compiler -static "$work/lily_cpu_$isa.dir"/*.o -o "$work/products"
+    $compiler -static "$work/lily_cpu_$isa.dir"/*.o "$work/isas.cpp.o" -o "$work/products"
     echo "$isa, on $(cpu_of "$isa"):"
     $run "$work/products" | tee "$work/$isa.log"
     if ! cmp -s <(grep digest "$work/$isa.log") <(grep digest "$work/baseline.log"); then

@@ -14,7 +14,7 @@ COVERAGE = "test_every_kernel.py"
 runs: list[Run] = []
 
 IS_ARM64 = platform.machine() in ("arm64", "aarch64")
-MODES = ("baseline", *(("dotprod", "i8mm") if IS_ARM64 else ("avx2", "avx512")), "checked")
+MODES = ("baseline", *(("dotprod", "i8mm") if IS_ARM64 else ("avx2", "avx512", "avx512_pairs", "amx")), "checked")
 CPU = [("cpu", mode, activation) for activation in ("f32", "i16") for mode in MODES]
 METAL = [("metal", "simdgroup", "f16")]
 TENSOR = [("metal", "tensor", "f16")]

@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "device/cpu/isas.h"
 #include "device/cpu/kernels/gemm.h"
 #include "device/cpu/kernels/matvec.h"
 
@@ -251,6 +252,7 @@ bool check_halves() {
 int main() {
   using namespace lily::cpu;
   using namespace lily::cpu::LILY_ISA;
+  available_isas();  // asks for the tile registers
   int passed = 0, failed = 0;
   for (const Format format : kFormats)
     for (const Operands operands : {Operands::kFloat32, Operands::kInt16})

@@ -16,7 +16,12 @@ from tests.kernels.harness import NANO
 
 ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "src/lily_core/device/cpu/kernels"
-SOURCES = (ROOT / "tests/native/products.cpp", KERNELS / "gemm.cpp", KERNELS / "matvec.cpp")
+SOURCES = (
+    ROOT / "tests/native/products.cpp",
+    KERNELS / "gemm.cpp",
+    KERNELS / "matvec.cpp",
+    KERNELS.parent / "isas.cpp",
+)
 COMPILER = os.environ.get("CXX", "c++")
 OPTIONS = ["-std=c++20", "-O2", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
 FOLDERS = [f"-I{ROOT / folder}" for folder in ("src/lily_core", "shaders")]
@@ -27,10 +32,18 @@ FLAGS = dict(
 )
 
 
-def compiled(isa: str, folder: Path) -> Path:
+def require(isa: str) -> None:
+    """Skips where the machine does not have the instruction set."""
+    try:
+        _core.Device("cpu", sizes=NANO, debug=isa)
+    except DeviceError as error:
+        pytest.skip(str(error))
+
+
+def compiled(isa: str, flags: str, folder: Path) -> Path:
     def compile_one(source: Path) -> Path:
         to = folder / f"{source.stem}.o"
-        command = [COMPILER, *OPTIONS, *FLAGS[isa].split(), f"-DLILY_ISA={isa}", *FOLDERS, "-c", str(source)]
+        command = [COMPILER, *OPTIONS, *flags.split(), f"-DLILY_ISA={isa}", *FOLDERS, "-c", str(source)]
         subprocess.run([*command, "-o", str(to)], check=True)
         return to
 
@@ -41,13 +54,30 @@ def compiled(isa: str, folder: Path) -> Path:
     return program
 
 
-@pytest.mark.skipif(shutil.which(COMPILER) is None, reason="needs a C++ compiler")
+def digest(program: Path) -> str:
+    """That of the tiles, of a program that found every product right."""
+    done = subprocess.run([program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    match = re.search(r"^digest (\w+)\n[1-9]\d+ passed, 0 failed$", done.stdout, re.MULTILINE)
+    assert match, done.stdout
+    return match[1]
+
+
+pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="needs a C++ compiler")
+
+
 @pytest.mark.parametrize("isa", FLAGS)
 def test_products_are_those_of_plain_loops(isa: str, tmp_path: Path) -> None:
-    try:
-        _core.Device("cpu", sizes=NANO, debug=isa)
-    except DeviceError as error:
-        pytest.skip(str(error))
-    done = subprocess.run([compiled(isa, tmp_path)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^[1-9]\d+ passed, 0 failed$", done.stdout, re.MULTILINE)
+    require(isa)
+    digest(compiled(isa, FLAGS[isa], tmp_path))
+
+
+def test_tiles_of_amx_are_those_of_avx512(tmp_path: Path) -> None:
+    """To the bit, with the tile registers in plain C++, since few machines have them."""
+    require("avx512")
+    emulation = f"{FLAGS['avx512']} -include {ROOT / 'tests/native/amx_emulation.h'}"
+    folders = [tmp_path / "amx", tmp_path / "avx512"]
+    for folder in folders:
+        folder.mkdir()
+    of_amx = digest(compiled("amx", emulation, folders[0]))
+    assert of_amx == digest(compiled("avx512", FLAGS["avx512"], folders[1]))

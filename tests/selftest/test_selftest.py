@@ -39,7 +39,7 @@ def test_stored_references_are_those_of_the_oracles() -> None:
         np.testing.assert_allclose(stored[name], values, rtol=1e-6, atol=1e-7, err_msg=name)
 
 
-@pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512", "dotprod", "i8mm"])
+@pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512", "avx512_pairs", "amx", "dotprod", "i8mm"])
 def test_every_kernel_passes_on_every_instruction_set(isa: str) -> None:
     try:
         report = run_cases("cpu", debug=isa)

@@ -29,7 +29,7 @@ from .options import Verbs, add_engine_flags, make_engine
 
 _CONTEXTS: Final = (4_096, 16_384, 65_536, 131_072, 262_144)
 _VARIABLES: Final = ("LILY_LOG", "LILY_CPU_DEBUG", "LILY_METAL_DEBUG")
-_CPU_SETS: Final = ("avx512", "avx2", "i8mm", "dotprod", "baseline")
+_CPU_SETS: Final = ("amx", "avx512_pairs", "avx512", "avx2", "i8mm", "dotprod", "baseline")
 _MIN_TIMELINES: Final = 2  # those that an engine has room for at least
 _SHORT: Final = 20  # characters of items that share a line
 _GIB: Final = 1 << 30

@@ -1,5 +1,12 @@
 #include "device/cpu/isas.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#endif
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #elif defined(__aarch64__) && defined(__APPLE__)
@@ -26,6 +33,22 @@ bool supports_v4() {
 bool supports_v3() { return __builtin_cpu_supports("x86-64-v3"); }
 bool supports_v4() { return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512vnni"); }
 #endif
+
+// Linux gives a process the tile registers when it asks for them, and says so if it has them.
+bool supports_amx() {
+#if defined(__linux__)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  constexpr unsigned kTileAndInt8 = 1u << 24 | 1u << 25;
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return supports_v4() && __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (edx & kTileAndInt8) == kTileAndInt8 &&
+         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
+// AMD's cores since Zen 4 add in four vector units and multiply in two, Intel's do both in the same two.
+bool adds_beside_products() { return __builtin_cpu_is("amd"); }
 #endif
 
 #if defined(__aarch64__)
@@ -53,7 +76,11 @@ std::vector<std::string_view> available_isas() {
   std::vector<std::string_view> isas;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (supports_v4()) isas.push_back("avx512");
+  if (supports_amx()) isas.push_back("amx");
+  if (supports_v4()) {
+    isas.push_back("avx512");
+    isas.insert(adds_beside_products() ? isas.end() - 1 : isas.end(), "avx512_pairs");
+  }
   if (supports_v3()) isas.push_back("avx2");
 #elif defined(__aarch64__)
   if (supports_i8mm()) isas.push_back("i8mm");

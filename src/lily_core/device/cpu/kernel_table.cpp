@@ -17,6 +17,12 @@ void add_all(KernelTable& table);
 namespace avx512 {
 void add_all(KernelTable& table);
 }
+namespace avx512_pairs {
+void add_all(KernelTable& table);
+}
+namespace amx {
+void add_all(KernelTable& table);
+}
 #elif defined(__aarch64__)
 namespace dotprod {
 void add_all(KernelTable& table);
@@ -82,6 +88,8 @@ void add_kernel(KernelTable& table, KernelEntry entry) {
 KernelTable kernels_for(std::string_view isa) {
   KernelTable table;
 #if defined(__x86_64__)
+  if (isa == "amx") amx::add_all(table);
+  if (isa == "avx512_pairs") avx512_pairs::add_all(table);
   if (isa == "avx512") avx512::add_all(table);
   if (isa == "avx2") avx2::add_all(table);
 #elif defined(__aarch64__)

@@ -80,6 +80,23 @@ static inline void dot_group(const std::uint8_t* group_codes, const std::int16_t
 #endif
 
 #if defined(__AVX512VNNI__)
+// 64 numbers that fit a byte, in their order.
+static inline __m512i to_bytes(const Vi (&v)[4]) {
+  const __m512i low = _mm512_packs_epi32((__m512i)v[0], (__m512i)v[1]), high = _mm512_packs_epi32((__m512i)v[2], (__m512i)v[3]);
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);  // packing works on quarters
+  return _mm512_permutexvar_epi32(order, _mm512_packs_epi16(low, high));
+}
+
+// The 64 integers of a group, q = 2^bits · upper + lower, as 64 upper bytes and 64 lower ones.
+static inline void split_group(const Vi (&integers)[4], int bits, __m512i (&parts)[2]) {
+  Vi upper[4], lower[4];
+  for (int i = 0; i < 4; ++i) {
+    upper[i] = (integers[i] + (1 << (bits - 1))) >> bits;  // so that the lower byte is a signed number
+    lower[i] = integers[i] - (upper[i] << bits);
+  }
+  parts[0] = to_bytes(upper), parts[1] = to_bytes(lower);
+}
+
 // 64 or 128 integers become upper bytes, then lower ones. With 4-bit codes either are the even elements of words of eight, then
 // the odd ones.
 static inline void split_bytes(const std::int16_t* from, std::uint32_t columns, Format format, std::int16_t* to) {

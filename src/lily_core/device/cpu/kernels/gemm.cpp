@@ -48,6 +48,7 @@ static void multiply_ints(const Weight* w, std::uint32_t weights, std::uint32_t 
                   s.int_panel[number % 2], w[(of + 1) % weights], first_row(of + 1));
   };
   if (strip == 0) writer(0).write_rest();
+  set_up_tiles();
 
   const Weight& weight = w[strip % weights];
   unpack_pairs<kFormat>(weight.scales, groups, first_row(strip), n1, s.scales);
@@ -70,6 +71,7 @@ static void multiply_ints(const Weight* w, std::uint32_t weights, std::uint32_t 
     });
     next.write_rest();
   }
+  release_tiles();
 }
 
 void gemm_ints(const Weight* w, std::uint32_t weights, std::uint32_t n0, std::uint32_t n1, std::uint32_t strip,

@@ -3,12 +3,13 @@
 // are split into an upper and a lower byte. One accumulator adds both: the upper ones' products come first, then a shift, then
 // those of the lower ones.
 //
-// One of vnni_tile.h, byte_tile.h and short_tile.h is compiled, by instruction set: it says how integers and panels are laid out,
-// write_group writes the integers, and IntSums multiplies them.
+// One of amx_tile.h, vnni_tile.h, byte_tile.h and short_tile.h is compiled, by instruction set: it says how integers and panels
+// are laid out, write_group writes the integers, and IntSums multiplies them.
 #pragma once
 
 #include <cstddef>
 
+#include "device/cpu/kernels/amx_tile.h"
 #include "device/cpu/kernels/byte_tile.h"
 #include "device/cpu/kernels/product.h"
 #include "device/cpu/kernels/short_tile.h"
@@ -16,6 +17,11 @@
 #include "device/cpu/kernels/vnni_tile.h"
 
 namespace lily::cpu::LILY_ISA {
+
+#if !defined(__AMX_INT8__)
+static inline void set_up_tiles() {}
+static inline void release_tiles() {}
+#endif
 
 constexpr int kGroupTurns = LILY_GROUP_SIZE / 2 / 8;  // a turn multiplies 8 words of activations
 // Vectors of a group of the panel, with what pairs of codes are corrected by.

@@ -173,7 +173,7 @@ class PanelWriter {
 #pragma GCC unroll 32
     for (int i = 0; i < kUnitVectors; ++i) to[2 * i] = codes(words, i);
 #endif
-#if defined(__AVX512VNNI__)
+#if defined(LILY_PAIRS)
     if constexpr (has_pairs(kIs4Bit)) {  // a unit is a group of its rows, and behind its codes lies what they are corrected by
       Vi sum = {};
 #pragma GCC unroll 4
@@ -201,7 +201,7 @@ class PanelWriter {
 
   // Vector `i` of a unit.
   static Vi codes(const Vi (&words)[kUnitWords], int i) {
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) && !defined(__AMX_INT8__)
     return words[i];
 #elif defined(__ARM_FEATURE_MATMUL_INT8)
     return kIs4Bit ? (words[i / 4 * 2 + i % 2] >> (4 * (i / 2 % 2))) & 0x0f0f0f0f : words[i];

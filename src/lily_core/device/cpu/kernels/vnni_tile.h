@@ -1,23 +1,28 @@
 // What int_tile.h needs of x86 with AVX-512 VNNI: how rows of integers become bytes, and their products with a panel. A word
 // holds four neighbours.
 //
-// Codes of 4 bits leave room in a byte, and of four vector units two multiply while all can add. So half of the words are
-// multiplied two at a time, by Winograd's inner product (1968):
+// Codes of 4 bits leave room in a byte. Where two of four vector units multiply while all can add (LILY_PAIRS), half of the words
+// are multiplied two at a time, by Winograd's inner product (1968):
 //   x0 · y0 + x1 · y1 = (x0 + y1) · (x1 + y0) - x0 · x1 - y0 · y1
 // One product and two additions take the place of two products. What is taken away belongs to a row of x or to a row of y alone:
 // it is subtracted once, at the end of a group. All sums are exact.
 #pragma once
 
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) && !defined(__AMX_INT8__)
 #include "device/cpu/kernel.h"
+#include "device/cpu/kernels/byte_dots.h"
 #include "device/cpu/kernels/shorts.h"
 #include "device/cpu/kernels/simd.h"
 
 namespace lily::cpu::LILY_ISA {
 
 constexpr int kIntegerParts = 2;  // of an integer, q = 2^s · upper + lower, both signed bytes
+#if defined(LILY_PAIRS)
 constexpr bool has_pairs(bool is_4_bit) { return is_4_bit; }
-constexpr int lower_bits(bool is_4_bit) { return is_4_bit ? 7 : 8; }
+#else
+constexpr bool has_pairs(bool /*is_4_bit*/) { return false; }
+#endif
+constexpr int lower_bits(bool is_4_bit) { return has_pairs(is_4_bit) ? 7 : 8; }
 // Vectors of a group of the panel: words of codes as they lie in memory, of eight codes if these have 4 bits.
 constexpr int code_vectors(bool is_4_bit) { return is_4_bit ? 16 : 32; }
 
@@ -26,34 +31,26 @@ constexpr int kLargestUpper = 112;
 constexpr int kRaisedWord = kLargestUpper * 0x01010101;
 // With y0, y1 up to 15 neither sum leaves its byte, of upper parts or of lower ones, -64 to 63; `y | kRaisedWord` is their sum.
 static_assert(2 * kLargestUpper + 15 <= 255 && kLargestUpper >= 64 && kLargestUpper + 15 <= 127 && kLargestUpper % 16 == 0);
-constexpr float largest_integer(bool is_4_bit) { return is_4_bit ? 128 * kLargestUpper + 63 : kLargestShort; }
+constexpr float largest_integer(bool is_4_bit) { return has_pairs(is_4_bit) ? 128 * kLargestUpper + 63 : kLargestShort; }
 
 constexpr int kIntTileRows = 8;  // two accumulators each, eight vectors of the panel and two sums of a pair fit the registers
-
-// 64 numbers that fit a byte, in their order.
-static inline __m512i to_bytes(const Vi (&v)[4]) {
-  const __m512i low = _mm512_packs_epi32((__m512i)v[0], (__m512i)v[1]), high = _mm512_packs_epi32((__m512i)v[2], (__m512i)v[3]);
-  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);  // packing works on quarters
-  return _mm512_permutexvar_epi32(order, _mm512_packs_epi16(low, high));
-}
 
 // Writes a group of row `row` of `rows`, whose rows start at `to`: 64 upper bytes, 64 lower ones, and behind the sums of all rows
 // what its pairs are corrected by, Σ (x0 + 112) · x1. With 4-bit codes a word of eight falls into even and odd ones; of 16
 // neighbours words 0 and 1, the pair, have the even ones.
 static inline void write_group(const Vi (&integers)[4], bool is_4_bit, std::uint32_t row, std::uint32_t rows, std::byte* to) {
   const int bits = lower_bits(is_4_bit);
-  Vi upper[4], lower[4];
-  for (int i = 0; i < 4; ++i) {
-    upper[i] = (integers[i] + (1 << (bits - 1))) >> bits;  // so that the lower byte is a signed number
-    lower[i] = integers[i] - (upper[i] << bits);
-  }
-  __m512i parts[kIntegerParts] = {to_bytes(upper), to_bytes(lower)};
+  __m512i parts[kIntegerParts];
+  split_group(integers, bits, parts);
   if (is_4_bit) {
     const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15));
+    for (__m512i& part : parts) part = _mm512_shuffle_epi8(part, order);
+  }
+  if (has_pairs(is_4_bit)) {
     const __m512i raise = _mm512_broadcast_i32x4(_mm_setr_epi32(kRaisedWord, 0, 0, 0));
     Vi products[kIntegerParts];
     for (int i = 0; i < kIntegerParts; ++i) {
-      parts[i] = _mm512_add_epi8(_mm512_shuffle_epi8(parts[i], order), raise);
+      parts[i] = _mm512_add_epi8(parts[i], raise);
       products[i] = dot_quads(Vi{}, (Vi)parts[i], (Vi)_mm512_srli_epi64(parts[i], 32));  // word 0: (x0 + 112) x1
     }
     const Vi sum = (products[0] << bits) + products[1];
