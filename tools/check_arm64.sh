@@ -25,11 +25,12 @@ cpu_of() { case $1 in baseline) echo cortex-a72 ;; dotprod) echo neoverse-n1 ;; 
 # What depends on the instruction set, for each; everything else once. One line a file: flags, source, object.
 for isa in $isas; do
     mkdir "$work/lily_cpu_$isa.dir"
-    for source in tests/native/products.cpp src/lily_core/device/cpu/kernels/gemm.cpp src/lily_core/device/cpu/kernels/matvec.cpp; do
+    for source in tests/native/products.cpp src/lily_core/device/cpu/kernels/{gemm,matvec,multiply_loop}.cpp; do
         echo "$(flags_of "$isa") -DLILY_ISA=$isa $source -o $work/lily_cpu_$isa.dir/$(basename "$source").o"
     done
 done >"$work/files"
-find src/lily_core -name '*.cpp' -not -path '*/bindings/*' -not -name matvec.cpp -not -name gemm.cpp | while read -r source; do
+find src/lily_core -name '*.cpp' -not -path '*/bindings/*' -not -name gemm.cpp -not -name matvec.cpp \
+    -not -name multiply_loop.cpp | while read -r source; do
     echo "$(flags_of baseline) -DLILY_ISA=baseline $source -o $work/$(basename "$source").o"
 done >>"$work/files"
 echo tests/native/isas.cpp -o "$work/choice.o" >>"$work/files"

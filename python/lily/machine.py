@@ -1,4 +1,4 @@
-"""The machine: its processor, cores and memory, and how fast its cores read memory."""
+"""The machine: its processor, cores and memory, and how fast its cores read memory and multiply."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from . import _core
 from .memory import available_bytes, total_bytes
 
 PACKAGES: Final = ("numpy", "tokenizers", "safetensors", "jinja2")
@@ -80,3 +81,15 @@ def read_bytes_per_second(num_bytes: int = _READ_BYTES) -> float:
             list(pool.map(np.max, parts))  # NumPy lets other threads run meanwhile
             fastest = max(fastest, 8 * words * cores / (time.perf_counter() - start))
     return fastest
+
+
+def multiply_operations_per_second(dtype: str = "auto") -> float:
+    """How fast the CPU device's threads together multiply and add, on registers alone: the best of a few passes.
+
+    Operations, a multiplication and its addition being two, with the instructions by which the device multiplies
+    matrices of `dtype`: "float16" (and "auto") 16-bit integers by exact codes, "float32" floats. A matrix product that
+    multiplies one by one cannot be faster. Winograd's inner product, which makes two products of one multiplication,
+    is all by which lily's may be: it is used for codes of 4 bits with AVX-512 VNNI. LILY_CPU_DEBUG chooses the
+    instruction set, as it does for an engine. DeviceError for a word that it does not know, ValueError for a dtype.
+    """
+    return _core.multiply_rate(dtype, os.environ.get("LILY_CPU_DEBUG", ""))

@@ -1,6 +1,7 @@
 // Matrix products of one instruction set, in both kinds of operands, against plain loops in double, and the sums of integers that
-// they are made of against plain loops in 64 bits. test_products.py runs this on this machine, tools/check_arm64.sh where kernels
-// cannot be run otherwise. The digest is that of the tiles of integers and 4-bit codes, which all sets of arm64 have in common.
+// they are made of against plain loops in 64 bits; what the bare loop of multiplications counts. test_products.py runs this on
+// this machine, tools/check_arm64.sh where kernels cannot be run otherwise. The digest is that of the tiles of integers and 4-bit
+// codes, which all sets of arm64 have in common.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include "device/cpu/isas.h"
 #include "device/cpu/kernels/gemm.h"
 #include "device/cpu/kernels/matvec.h"
+#include "device/cpu/kernels/multiply_loop.h"
 
 namespace lily::cpu {
 
@@ -245,6 +247,23 @@ bool check_halves() {
   return true;
 }
 
+// Every round of the bare loop multiplies as often as the one before; 16-bit integers by codes twice as often as floats, with
+// instructions that take two rows of bytes four times.
+bool check_multiply_loop() {
+  const auto floats = multiply_loop(Operands::kFloat32, 1), integers = multiply_loop(Operands::kInt16, 1);
+  if (floats % kLanes != 0 || floats == 0) return false;
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+  if (integers != 4 * floats) return false;
+#else
+  if (integers != 2 * floats) return false;
+#endif
+  for (const std::uint32_t rounds : {0u, 7u, 1u << 14, 1u << 16}) {
+    if (multiply_loop(Operands::kFloat32, rounds) != rounds * floats) return false;
+    if (multiply_loop(Operands::kInt16, rounds) != rounds * integers) return false;
+  }
+  return true;
+}
+
 }  // namespace
 }  // namespace LILY_ISA
 }  // namespace lily::cpu
@@ -261,6 +280,7 @@ int main() {
           for (const std::uint32_t columns : {1u, 33u, 128u})
             ++(check({format, rows, width, columns}, operands) ? passed : failed);
   ++(check_halves() ? passed : failed);
+  ++(check_multiply_loop() ? passed : failed);
   for (std::uint32_t rows = 1; rows <= 17; ++rows)
     for (const bool of_tile : {false, true}) {
       ++(check_sums<Format::kQ4>(rows, of_tile) ? passed : failed);

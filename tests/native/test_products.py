@@ -18,9 +18,7 @@ ROOT = Path(__file__).parents[2]
 KERNELS = ROOT / "src/lily_core/device/cpu/kernels"
 SOURCES = (
     ROOT / "tests/native/products.cpp",
-    KERNELS / "gemm.cpp",
-    KERNELS / "matvec.cpp",
-    KERNELS.parent / "isas.cpp",
+    *(KERNELS / name for name in ("gemm.cpp", "matvec.cpp", "multiply_loop.cpp", "../isas.cpp")),
 )
 COMPILER = os.environ.get("CXX", "c++")
 OPTIONS = ["-std=c++20", "-O2", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
@@ -81,3 +79,26 @@ def test_tiles_of_amx_are_those_of_avx512(tmp_path: Path) -> None:
         folder.mkdir()
     of_amx = digest(compiled("amx", emulation, folders[0]))
     assert of_amx == digest(compiled("avx512", FLAGS["avx512"], folders[1]))
+
+
+# Instructions that multiply: integers, floats. At least one for each of 12 accumulators or more, or of four tiles.
+MULTIPLICATIONS = {
+    "x86-64": {
+        "baseline": ("pmaddwd", "mulps"),
+        "avx2": ("vpmaddwd", "vfmadd"),
+        "avx512": ("vpdpbusd", "vfmadd"),
+        "avx512_pairs": ("vpdpbusd", "vfmadd"),
+        "amx": ("tdpbsud", "vfmadd"),
+    },
+    "armv8": {"baseline": ("smull2?", "fmla"), "dotprod": ("sdot", "fmla"), "i8mm": ("usmmla", "fmla")},
+}
+
+
+@pytest.mark.parametrize("isa", FLAGS)
+def test_no_compiler_leaves_a_multiplication_out_of_the_bare_loop(isa: str) -> None:
+    command = [COMPILER, *OPTIONS, *FLAGS[isa].split(), f"-DLILY_ISA={isa}", *FOLDERS]
+    command += ["-S", str(KERNELS / "multiply_loop.cpp"), "-o", "-"]
+    assembly = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    for instruction in MULTIPLICATIONS[PROCESSOR][isa]:
+        # The products of a register with one that the compiler took for 1, or for the same as before, would be missing.
+        assert len(re.findall(rf"^\s+{instruction}", assembly, re.MULTILINE)) >= (4 if instruction == "tdpbsud" else 12)

@@ -10,8 +10,8 @@
 #include "device/cpu/cores.h"
 #include "device/cpu/cpu_buffer.h"
 #include "device/cpu/cpu_executable.h"
+#include "device/cpu/debug_switches.h"
 #include "device/cpu/flush_to_zero.h"
-#include "device/cpu/isas.h"
 #include "device/cpu/kernel_table.h"
 #include "device/cpu/thread_pool.h"
 #include "device/cpu/tile_scheduler.h"
@@ -21,53 +21,19 @@
 namespace lily::cpu {
 namespace {
 
-// What LILY_CPU_DEBUG may hold, separated by commas.
-struct DebugSwitches {
-  bool checked = false;   // closes every buffer that a dispatch did not bind; one thread
-  bool shuffled = false;  // runs the dispatches of a level in random order; one thread
-  std::string isa;        // an instruction set instead of the best one
-
-  explicit DebugSwitches(const std::string& text) {
-    const auto isas = available_isas();
-    for (std::size_t begin = 0; begin < text.size();) {
-      const std::size_t end = std::min(text.find(',', begin), text.size());
-      const std::string word = text.substr(begin, end - begin);
-      if (word == "checked") {
-        checked = true;
-      } else if (word == "shuffled") {
-        shuffled = true;
-      } else if (std::ranges::find(isas, word) != isas.end()) {
-        isa = word;
-      } else {
-        throw DeviceError("cpu", "", "debug",
-                          "unknown debug switch \"" + word + "\" of the cpu device; known here: " + known(isas));
-      }
-      begin = end + 1;
-    }
-  }
-
- private:
-  static std::string known(const std::vector<std::string_view>& isas) {
-    std::string text = "checked, shuffled";
-    for (const std::string_view name : isas) text += ", " + std::string(name);
-    return text;
-  }
-};
-
 class CpuDevice final : public Device {
  public:
   CpuDevice(const ModelConstants& model, const DeviceOptions& options)
       : model_(model),
         debug_(options.debug),
-        isa_(debug_.isa.empty() ? std::string(available_isas().front()) : debug_.isa),
-        kernels_(kernels_for(isa_)),
+        kernels_(kernels_for(debug_.isa)),
         guard_(debug_.checked ? std::make_unique<AccessGuard>() : nullptr),
-        pool_(debug_.checked || debug_.shuffled ? 1 : options.threads ? options.threads : usable_cores()),
+        pool_(debug_.is_one_thread() ? 1 : options.threads ? options.threads : usable_cores()),
         scheduler_(pool_.size()),
         scratch_(pool_.size()) {}
 
   std::string_view name() const override { return "cpu"; }
-  std::string description() const override { return isa_ + ", " + std::to_string(pool_.size()) + " threads"; }
+  std::string description() const override { return debug_.isa + ", " + std::to_string(pool_.size()) + " threads"; }
 
   std::unique_ptr<Buffer> allocate(std::string name, std::uint64_t length, Memory memory) override {
     return std::make_unique<CpuBuffer>(std::move(name), length, memory, guard_.get());
@@ -102,7 +68,7 @@ class CpuDevice final : public Device {
     auto& cpu_executable = static_cast<CpuExecutable&>(executable);
     for (Scratch& scratch : scratch_) scratch.reserve(cpu_executable.scratch_bytes());
     auto& levels = cpu_executable.levels(segment);
-    if (debug_.checked || debug_.shuffled) {
+    if (debug_.is_one_thread()) {
       run_one_by_one(levels);
     } else {
       scheduler_.start(static_cast<std::uint32_t>(levels.size()));
@@ -197,7 +163,6 @@ class CpuDevice final : public Device {
 
   const ModelConstants model_;
   const DebugSwitches debug_;
-  const std::string isa_;
   const KernelTable kernels_;
   const std::unique_ptr<AccessGuard> guard_;
   ThreadPool pool_;

@@ -53,6 +53,11 @@ struct KernelEntry {
 class KernelTable;
 void add_kernel(KernelTable& table, KernelEntry entry);
 
+// Multiplies and adds on registers alone, with the instructions of the matrix products of these operands, `rounds` times with as
+// many accumulators as hide their latency. Returns how many multiplications that were.
+using MultiplyLoop = std::uint64_t (*)(Operands operands, std::uint32_t rounds);
+void set_multiply_loop(KernelTable& table, MultiplyLoop loop);
+
 }  // namespace lily::cpu
 
 namespace lily::cpu::LILY_ISA {

@@ -85,6 +85,8 @@ void add_kernel(KernelTable& table, KernelEntry entry) {
   }
 }
 
+void set_multiply_loop(KernelTable& table, MultiplyLoop loop) { table.set_multiply_loop(loop); }
+
 KernelTable kernels_for(std::string_view isa) {
   KernelTable table;
 #if defined(__x86_64__)

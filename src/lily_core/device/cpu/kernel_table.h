@@ -33,9 +33,12 @@ class KernelTable {
   void add(const KernelEntry& entry);
   const CpuKernel* find(std::string_view name) const;  // nullptr: none of that name
   std::vector<std::string_view> names() const;         // sorted
+  void set_multiply_loop(MultiplyLoop loop) { multiply_loop_ = loop; }
+  MultiplyLoop multiply_loop() const { return multiply_loop_; }
 
  private:
   std::unordered_map<std::string_view, std::unique_ptr<CpuKernel>> kernels_;
+  MultiplyLoop multiply_loop_ = nullptr;
 };
 
 // Of an instruction set (isas.h).

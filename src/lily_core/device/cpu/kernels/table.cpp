@@ -1,5 +1,7 @@
 #include "device/cpu/kernels/table.h"
 
+#include "device/cpu/kernels/multiply_loop.h"
+
 namespace lily::cpu::LILY_ISA {
 
 void add_all(KernelTable& table) {
@@ -30,6 +32,8 @@ void add_all(KernelTable& table) {
   add_topk(table);
   add_moe_plan(table);
   add_moe_combine(table);
+
+  set_multiply_loop(table, multiply_loop);
 }
 
 }  // namespace lily::cpu::LILY_ISA
