@@ -9,6 +9,9 @@ import pytest
 from bench import arm
 from bench.run import parse_arm
 from bench.runner import ROOT, Arm, parse_result
+from lily.config import load_config
+from lily.floors import prefill_operations
+from lily.hub import find_model
 
 
 def test_prompt_is_the_same_everywhere_and_keeps_off_the_special_tokens() -> None:
@@ -59,3 +62,12 @@ def test_the_cache_arm_repeats_itself_and_finds_the_cache() -> None:
     assert metrics["warm_computed_tokens"] == 1
     assert 0 < metrics["snapshot_mib_after_turns"] < metrics["snapshot_limit_mib"]
     assert metrics["file_mib"] > metrics["state_mib"] > 0
+
+
+def test_the_prefill_arm_says_which_part_of_the_multiply_rate_it_reaches() -> None:
+    command = (sys.executable, "-m", "bench.prefill", "--device", "cpu", "--context", "64")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    metrics = parse_result(Arm("A", command), done.stdout).metrics
+    operations = prefill_operations(load_config(find_model("lily-nano")), 64)
+    assert metrics["multiply_gop_per_second"] * metrics["time_to_first_token_ms"] * 1e6 == pytest.approx(operations)
+    assert 0 < metrics["part_of_multiply_rate"] < 2

@@ -6,6 +6,9 @@ import json
 import pytest
 
 from lily.cli import main
+from lily.config import load_config
+from lily.floors import prefill_operations
+from lily.hub import find_model
 from lily.machine import read_bytes_per_second, usable_cores
 from tests.cli.test_cli import NANO
 
@@ -13,7 +16,7 @@ SHORT = ["--contexts", "64,130", "--tokens", "4", "--runs", "2", "--users", "3"]
 
 
 def test_csv_under_a_header(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", *NANO, *SHORT]) == 0
+    assert main(["bench", *NANO, *SHORT, "--device", "cpu"]) == 0
     lines = capsys.readouterr().out.splitlines()
     header = dict(line[2:].split(": ", 1) for line in lines if line.startswith("# "))
     assert header["model"] == "lily-nano" and header["cores"] == str(usable_cores()) and "date" in header
@@ -29,16 +32,33 @@ def test_csv_under_a_header(capsys: pytest.CaptureFixture[str]) -> None:
         assert int(row["cached_tokens"]) == expected[row["test"]]
         assert 0 < float(row["median_ms"]) <= float(row["p95_ms"])
         assert bool(row["read_gb_per_second"]) == bool(row["part_of_read_rate"]) == (row["test"] == "decode")
+        assert bool(row["multiply_gop_per_second"]) == bool(row["part_of_multiply_rate"]) == (row["test"] == "prefill")
         assert bool(row["tokens_per_second"]) == (row["test"] in ("prefill", "decode"))
 
 
 def test_json_and_no_cache(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", *NANO, *SHORT, "--prefix-cache-bytes", "0", "--json"]) == 0
+    assert main(["bench", *NANO, *SHORT, "--device", "cpu", "--prefix-cache-bytes", "0", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert [row["test"] for row in report["rows"]] == ["prefill", "decode"] * 2
-    decode = report["rows"][1]
-    rate = decode["read_gb_per_second"] / report["header"]["read_gb_per_second"]
+    header, (prefill, decode) = report["header"], report["rows"][:2]
+    rate = decode["read_gb_per_second"] / header["read_gb_per_second"]
     assert decode["part_of_read_rate"] == pytest.approx(rate, rel=0.01)
+    rate = prefill["multiply_gop_per_second"] / header["multiply_gop_per_second"]
+    assert prefill["part_of_multiply_rate"] == pytest.approx(rate, rel=0.01)
+    operations = prefill_operations(load_config(find_model("lily-nano")), prefill["context_tokens"])
+    assert prefill["multiply_gop_per_second"] * prefill["median_ms"] * 1e6 == pytest.approx(operations)
+
+
+def test_other_devices_are_not_measured_by_the_processor(capsys: pytest.CaptureFixture[str]) -> None:
+    short = ["--contexts", "16", "--tokens", "1", "--runs", "1", "--prefix-cache-bytes", "0"]
+    if main(["bench", *NANO, *short, "--device", "metal", "--json"]) != 0:
+        error = capsys.readouterr().err
+        assert "not available" in error
+        pytest.skip(error)
+    report = json.loads(capsys.readouterr().out)
+    assert "multiply_gop_per_second" not in report["header"]
+    assert report["rows"][0]["multiply_gop_per_second"] > 0
+    assert report["rows"][0]["part_of_multiply_rate"] is None
 
 
 @pytest.mark.parametrize(

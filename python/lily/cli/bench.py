@@ -9,13 +9,13 @@ import json
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Final
 
 from lily import Engine, _core
-from lily.floors import decode_bytes
-from lily.machine import describe_machine, read_bytes_per_second, versions
+from lily.floors import decode_bytes, prefill_operations
+from lily.machine import describe_machine, multiply_operations_per_second, read_bytes_per_second, versions
 
 from .options import Verbs, add_engine_flags, make_engine, positive
 
@@ -29,6 +29,8 @@ class Row:
     """One line: a test at a context length. Times are of one run (prefill, warm, burst: a prompt; decode: a token).
 
     read_gb_per_second: of decode, by the bytes that a step cannot avoid; part_of_read_rate: of what the cores can read.
+    multiply_gop_per_second: of prefill, by the operations of the weights' products; part_of_multiply_rate: of what the
+    cores can multiply, of the CPU device alone.
     """
 
     test: str
@@ -40,6 +42,8 @@ class Row:
     tokens_per_second: float | None = None
     read_gb_per_second: float | None = None
     part_of_read_rate: float | None = None
+    multiply_gop_per_second: float | None = None
+    part_of_multiply_rate: float | None = None
 
 
 def add_parser(verbs: Verbs) -> None:
@@ -62,9 +66,18 @@ def add_parser(verbs: Verbs) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    rate = read_bytes_per_second()
+    read_rate, multiply_rate = read_bytes_per_second(), None
     with make_engine(options) as engine:
-        bench = Bench(engine, tokens=options.tokens, runs=options.runs, users=options.users, read_rate=rate)
+        if engine.runtime.device == "cpu":
+            multiply_rate = multiply_operations_per_second(engine.runtime.dtype)
+        bench = Bench(
+            engine,
+            tokens=options.tokens,
+            runs=options.runs,
+            users=options.users,
+            read_rate=read_rate,
+            multiply_rate=multiply_rate,
+        )
         contexts = bench.contexts(options.contexts)
         header: dict[str, object] = {
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -74,8 +87,10 @@ def _run(options: argparse.Namespace) -> int:
             "model": options.model,
             "device": engine.runtime.device_description,
             "dtype": engine.runtime.dtype,
-            "read_gb_per_second": round(rate / 1e9, 2),
+            "read_gb_per_second": round(read_rate / 1e9, 2),
         }
+        if multiply_rate is not None:
+            header["multiply_gop_per_second"] = round(multiply_rate / 1e9, 1)
         if options.json:
             rows = [asdict(row) for context in contexts for row in bench.rows(context)]
             print(json.dumps({"header": header, "rows": rows}, ensure_ascii=False))
@@ -92,10 +107,12 @@ def _run(options: argparse.Namespace) -> int:
 class Bench:
     """The tests of one engine."""
 
-    def __init__(self, engine: Engine, *, tokens: int, runs: int, users: int, read_rate: float) -> None:
+    def __init__(
+        self, engine: Engine, *, tokens: int, runs: int, users: int, read_rate: float, multiply_rate: float | None
+    ) -> None:
         self._engine = engine
         self._tokens, self._runs, self._users = tokens, runs, users
-        self._read_rate = read_rate
+        self._read_rate, self._multiply_rate = read_rate, multiply_rate
         state = engine.runtime.state_use
         self._kv_bytes_per_token = state["page_bytes"] // _core.PAGE_TOKENS
         self._extra = _WARM_UP_STEPS + max(tokens, _USER_TOKENS + 1)
@@ -132,7 +149,12 @@ class Bench:
         for _ in range(self._runs):
             self._engine.prefix_cache.clear()
             seconds.append(self._first_token(prompt)[0])
-        return _row("prefill", len(prompt), 0, seconds, len(prompt))
+        rate = prefill_operations(self._engine.config, len(prompt)) / statistics.median(seconds)
+        return replace(
+            _row("prefill", len(prompt), 0, seconds, len(prompt)),
+            multiply_gop_per_second=rate / 1e9,
+            part_of_multiply_rate=rate / self._multiply_rate if self._multiply_rate is not None else None,
+        )
 
     def _decode(self, prompt: Sequence[int]) -> Row:
         seconds = []
@@ -145,7 +167,11 @@ class Bench:
                     seconds.append(time.perf_counter() - start)
         read = decode_bytes(self._engine.config, len(prompt) + self._tokens // 2, self._kv_bytes_per_token)
         rate = read / statistics.median(seconds)
-        return _row("decode", len(prompt), 0, seconds, 1, rate, rate / self._read_rate)
+        return replace(
+            _row("decode", len(prompt), 0, seconds, 1),
+            read_gb_per_second=rate / 1e9,
+            part_of_read_rate=rate / self._read_rate,
+        )
 
     def _warm(self, prompt: Sequence[int]) -> Row:
         self._first_token(prompt)
@@ -176,15 +202,7 @@ def prompt_ids(length: int, vocab_size: int, *, seed: int = 1) -> list[int]:
     return token_ids
 
 
-def _row(
-    test: str,
-    context: int,
-    cached: int,
-    seconds: Sequence[float],
-    tokens: int | None,
-    read_rate: float | None = None,
-    part: float | None = None,
-) -> Row:
+def _row(test: str, context: int, cached: int, seconds: Sequence[float], tokens: int | None) -> Row:
     median = statistics.median(seconds)
     return Row(
         test=test,
@@ -194,8 +212,6 @@ def _row(
         median_ms=1e3 * median,
         p95_ms=1e3 * (statistics.quantiles(seconds, n=20, method="inclusive")[18] if len(seconds) > 1 else median),
         tokens_per_second=None if tokens is None else tokens / median,
-        read_gb_per_second=None if read_rate is None else read_rate / 1e9,
-        part_of_read_rate=part,
     )
 
 
