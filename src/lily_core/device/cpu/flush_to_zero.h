@@ -9,7 +9,7 @@
 
 namespace lily::cpu {
 
-class FlushToZero {
+class [[maybe_unused]] FlushToZero {
  public:
 #if defined(__x86_64__)
   FlushToZero() { _mm_setcsr(before_ | _MM_FLUSH_ZERO_ON); }
