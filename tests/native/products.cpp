@@ -248,11 +248,13 @@ bool check_halves() {
 }
 
 // Every round of the bare loop multiplies as often as the one before; 16-bit integers by codes twice as often as floats, with
-// instructions that take two rows of bytes four times.
+// instructions that take two rows of bytes four times, with tiles as often as four of them have products of two bytes.
 bool check_multiply_loop() {
   const auto floats = multiply_loop(Operands::kFloat32, 1), integers = multiply_loop(Operands::kInt16, 1);
   if (floats % kLanes != 0 || floats == 0) return false;
-#if defined(__ARM_FEATURE_MATMUL_INT8)
+#if defined(__AMX_INT8__)
+  if (integers != 4 * 16 * 16 * LILY_GROUP_SIZE / 2) return false;
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
   if (integers != 4 * floats) return false;
 #else
   if (integers != 2 * floats) return false;
