@@ -13,7 +13,7 @@ FAULTS = {
     "the job stays open": ("thread_pool.cpp", "is_open_.store(false);", ""),
     "workers do not look whether it is open": ("thread_pool.cpp", "if (is_open_.load()) job_", "job_"),
     "nobody waits for those inside": ("thread_pool.cpp", "spin_until([this] { return inside_.load() == 0; });", ""),
-    "a level ends when one group has": ("tile_scheduler.cpp", "if (add(finished_groups_, 1, groups)) done", "done"),
+    "a level ends when one group has": ("tile_scheduler.cpp", " && completes(all_groups_, of_group, num_tiles)", ""),
     "a level ends before its writes are seen": (
         "tile_scheduler.cpp",
         "done_epoch_.store(epoch, std::memory_order_release)",

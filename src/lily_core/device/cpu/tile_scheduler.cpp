@@ -28,20 +28,17 @@ TileScheduler::Tiles TileScheduler::take(std::uint32_t share, std::uint64_t epoc
   }
 }
 
-// The last of a group to come, and of all groups, sets the counter back: nobody needs it before the next level.
+// Who counts the last tile sets the counter back: nobody needs it before the next level.
 void TileScheduler::count(std::uint32_t group, std::uint32_t tiles, std::uint64_t epoch, std::uint32_t num_tiles) {
-  const auto add = [](Counter& counter, std::uint32_t number, std::uint32_t all) {
+  const auto completes = [](Counter& counter, std::uint32_t number, std::uint32_t all) {
     if (counter.done.fetch_add(number, std::memory_order_acq_rel) + number < all) return false;
     counter.done.store(0, std::memory_order_relaxed);
     return true;
   };
-  const auto tiles_of = [&](std::uint32_t g) {
-    return begin_of(std::min((g + 1) * kGroupSize, threads_), num_tiles) - begin_of(g * kGroupSize, num_tiles);
-  };
-  if (!add(groups_[group], tiles, tiles_of(group))) return;
-  std::uint32_t groups = 0;
-  for (std::uint32_t g = 0; g < groups_.size(); ++g) groups += tiles_of(g) > 0;
-  if (add(finished_groups_, 1, groups)) done_epoch_.store(epoch, std::memory_order_release);
+  const std::uint32_t first = group * kGroupSize, last = std::min(first + kGroupSize, threads_);
+  const std::uint32_t of_group = begin_of(last, num_tiles) - begin_of(first, num_tiles);
+  if (completes(groups_[group], tiles, of_group) && completes(all_groups_, of_group, num_tiles))
+    done_epoch_.store(epoch, std::memory_order_release);
 }
 
 }  // namespace lily::cpu

@@ -20,8 +20,9 @@ class TileScheduler {
   void start(std::uint32_t levels);
 
   // Level `level` of the job, by thread `worker`: calls run(begin, end) for runs of its tiles, and returns when all `num_tiles`
-  // have been run, by whichever thread. It waits for tiles, not for threads: one that the system has stopped between runs holds
-  // up nobody. Every thread of the job calls this for level 0, 1, 2 and so on, or leaves the job to the others.
+  // have been run, by whichever thread. It waits for tiles, not for threads: one that the system has stopped holds up nobody,
+  // unless it has tiles that it has not counted. A thread of the job calls this for level 0, 1, 2 and so on, or leaves the job
+  // to the others.
   template <typename Run>
   void run_level(std::uint32_t worker, std::uint32_t level, std::uint32_t num_tiles, Run run) {
     if (num_tiles == 0) return;
@@ -64,7 +65,7 @@ class TileScheduler {
   const std::uint32_t threads_;
   std::vector<Share> shares_;    // [threads]
   std::vector<Counter> groups_;  // tiles of kGroupSize shares
-  Counter finished_groups_;
+  Counter all_groups_;           // tiles of the groups that are complete
   // Every level has an epoch of its own, so nothing is set back between levels.
   std::uint64_t first_epoch_ = 1;  // of the job's level 0
   std::uint64_t next_epoch_ = 1;
