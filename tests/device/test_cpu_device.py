@@ -1,5 +1,7 @@
 """The CPU device itself: instruction sets, signatures, and the checked mode."""
 
+import contextlib
+import ctypes
 import platform
 import re
 import struct
@@ -48,6 +50,27 @@ def test_results_below_the_normal_range_become_zero_and_only_in_kernels(debug):
     np.testing.assert_allclose(y[:, 0], x[:, 0] / np.sqrt((x.astype(np.float64) ** 2).mean(-1)) * 1e-36, rtol=1e-5)
     assert not y[:, 1:].any()
     assert (np.full(9, 1e-38, np.float32) * np.float32(0.01)).all()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names the C library's numbers for Linux")
+@pytest.mark.parametrize("debug", ["", "checked", "shuffled"])
+def test_the_callers_rounding_is_not_that_of_kernels_and_stays(debug):
+    libm = ctypes.CDLL("libm.so.6")
+    upward = {"x86_64": 0x800, "aarch64": 0x400000}[platform.machine()]
+    device = _core.Device("cpu", sizes=SIZES, debug=debug, threads=1)
+    x, gain, expected = norm_buffers()
+    device.run("rms_norm_f32", ARGS, [x, gain, expected], (ROWS, 1, 1))
+    y = np.zeros_like(expected)
+    libm.fesetround(upward)
+    try:
+        device.run("rms_norm_f32", ARGS, [x, gain, y], (ROWS, 1, 1))
+        with contextlib.suppress(DeviceError):  # the checked mode's
+            device.run("rms_norm_f32", ARGS, [x, gain, x.copy()], (ROWS, 1, 1), [None, None, (0, 4)])
+        after = libm.fegetround()
+    finally:
+        libm.fesetround(0)
+    np.testing.assert_array_equal(y, expected)
+    assert after == upward
 
 
 def test_checked_mode_names_kernel_and_buffer_of_an_undeclared_write():

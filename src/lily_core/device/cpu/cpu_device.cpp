@@ -11,7 +11,7 @@
 #include "device/cpu/cpu_buffer.h"
 #include "device/cpu/cpu_executable.h"
 #include "device/cpu/debug_switches.h"
-#include "device/cpu/flush_to_zero.h"
+#include "device/cpu/float_mode.h"
 #include "device/cpu/kernel_table.h"
 #include "device/cpu/thread_pool.h"
 #include "device/cpu/tile_scheduler.h"
@@ -121,7 +121,7 @@ class CpuDevice final : public Device {
     Levels* levels;
 
     void run(std::uint32_t thread) {
-      const FlushToZero flush;
+      const FloatMode mode;
       for (std::uint32_t i = 0; i < levels->size(); ++i) {
         const Level& level = *(*levels)[i];
         Worker worker{device->scratch_[thread].data()};
@@ -143,7 +143,7 @@ class CpuDevice final : public Device {
   };
 
   void run_one_by_one(Levels& levels) {
-    const FlushToZero flush;
+    const FloatMode mode;
     for (const auto& level : levels) {
       std::vector<const PreparedCall*> calls;
       for (const auto& prepared : level->calls) calls.push_back(prepared.get());
