@@ -64,7 +64,8 @@ kernel void attn_split(device const StepRow* step [[buffer(0)]], device const ha
   if (row >= args.rows) return;
   constexpr uint kStride = LILY_HEAD_DIM + 2u;
   const uint first_head = row * LILY_NUM_ATTENTION_HEADS + kv_head * kQueryHeads;
-  const uint known = step[row].position + 1u, begin = split * args.keys_per_split, end = min(known, begin + args.keys_per_split);
+  const uint known = step[row].position + 1u, keys = step[row].keys_per_split;
+  const uint begin = split * keys, end = min(known, begin + keys);
   if (begin >= known) {
     if (index < kQueryHeads) {
       device float* to = partial + ((first_head + index) * args.splits + split) * kStride;

@@ -20,14 +20,15 @@ typedef float lily_f32;
 
 // Everything that changes from step to step, one row per timeline that takes part (a prefill chunk is one row).
 struct StepRow {
-  lily_u32 token_slot;    // where the input token id lies in `tokens`; unused by prefill, whose ids are a buffer of their own
-  lily_u32 position;      // position of the row's token; of the first token of a prefill chunk
-  lily_u32 slot_in;       // state slot read; slot 0 is all zeros and never written
-  lily_u32 slot_out;      // state slot written, never equal to slot_in
-  lily_u32 page_begin;    // where the row's pages begin in the page table
-  lily_u32 sample_row;    // row of the sample tables, or LILY_NO_SAMPLE
-  lily_u32 timeline;      // row of `logits` and of `token_counts`
-  lily_u32 wants_logits;  // 0: lm_head skips the row
+  lily_u32 token_slot;      // where the input token id lies in `tokens`; unused by prefill, whose ids are a buffer of their own
+  lily_u32 position;        // position of the row's token; of the first token of a prefill chunk
+  lily_u32 slot_in;         // state slot read; slot 0 is all zeros and never written
+  lily_u32 slot_out;        // state slot written, never equal to slot_in
+  lily_u32 page_begin;      // where the row's pages begin in the page table
+  lily_u32 sample_row;      // row of the sample tables, or LILY_NO_SAMPLE
+  lily_u32 timeline;        // row of `logits` and of `token_counts`
+  lily_u32 wants_logits;    // 0: lm_head skips the row
+  lily_u32 keys_per_split;  // of decode attention; unused by prefill
 };
 
 #define LILY_NO_SAMPLE 0xffffffffu
@@ -111,8 +112,7 @@ struct AttnPrefillArgs {
 struct AttnSplitArgs {
   lily_u32 rows;
   lily_u32 layer;
-  lily_u32 splits;
-  lily_u32 keys_per_split;
+  lily_u32 splits;  // of the row that has most
 };
 struct AttnCombineArgs {
   lily_u32 rows;
@@ -151,6 +151,6 @@ struct ModelConstants {
   }
 };
 
-static_assert(sizeof(StepRow) == 32 && sizeof(SampleRow) == 64 && sizeof(SampleResult) == 172);
+static_assert(sizeof(StepRow) == 36 && sizeof(SampleRow) == 64 && sizeof(SampleResult) == 172);
 static_assert(sizeof(SampleBlock) == 16 && sizeof(ExpertBlock) == 12 && sizeof(BiasEntry) == 8 && sizeof(StepFlags) == 8);
 #endif

@@ -107,10 +107,10 @@ class Attention:
                 page = page_table[row, p // PAGE_TOKENS]
                 self.kv[page, 1, 0, :, p % PAGE_TOKENS], self.kv[page, 1, 1, :, p % PAGE_TOKENS] = k[p], v[p]
             self.references.append(attend(q[row : row + 1], gate[row : row + 1], k, v, position)[0])
-        step = step_rows(rows, position=positions, page_begin=PAGES * np.arange(rows))
+        step = step_rows(rows, position=positions, page_begin=PAGES * np.arange(rows), keys_per_split=keys_per_split)
         self.partial = unwritten(rows, q_heads, splits, width + 2)
         buffers = [step, q, page_table, self.kv, self.partial]
-        run("attn_split_f32", sizes, pack(rows, 1, splits, keys_per_split), buffers, (kv_heads, splits, rows))
+        run("attn_split_f32", sizes, pack(rows, 1, splits), buffers, (kv_heads, splits, rows))
         self.y = unwritten(rows, q_heads, width)
         run("attn_combine_f32", sizes, pack(rows, splits), [self.partial, gate, self.y], (q_heads, rows, 1))
 

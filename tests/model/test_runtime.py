@@ -80,6 +80,24 @@ def test_a_step_of_several_timelines_equals_each_alone(checkpoint, rows):
         check_gate(timeline.logits, forward(folder, [*prompt.tolist(), 5, 6, 7])[-1])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_row_of_a_step_has_the_bits_that_it_has_alone(checkpoint, dtype):
+    """In contexts of every cut of the keys, beside shorter and longer ones."""
+    runtime = load(checkpoint("qwen3_5_moe"), dtype=dtype, max_context=4096, debug="shuffled")
+    token_ids = (37 * np.arange(2100) + 11) % 512
+
+    def step(*contexts):
+        timelines = [runtime.timeline() for _ in contexts]
+        for timeline, context in zip(timelines, contexts, strict=True):
+            prefill(runtime, timeline, token_ids[: context - 1])
+        runtime.decode(timelines, [int(token_ids[context - 1]) for context in contexts])
+        return [timeline.logits.copy() for timeline in timelines]
+
+    contexts = [2, 256, 257, 513, 1025, 2049]
+    for context, logits in zip(contexts, step(*contexts), strict=True):
+        np.testing.assert_array_equal(logits, *step(context))
+
+
 def test_sampled_tokens_continue_on_the_device(checkpoint):
     folder = checkpoint("qwen3_5_moe")
     runtime = load(folder)

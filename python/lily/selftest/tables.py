@@ -28,6 +28,7 @@ SMALL: Final = {
 
 STEP_ROW: Final = np.dtype([(name, "<u4") for name in (
     "token_slot", "position", "slot_in", "slot_out", "page_begin", "sample_row", "timeline", "wants_logits",
+    "keys_per_split",
 )])  # fmt: skip
 SAMPLE_ROW: Final = np.dtype([
     ("temperature", "<f4"), ("top_p", "<f4"), ("min_p", "<f4"), ("top_k", "<u4"),

@@ -23,12 +23,11 @@ void record_attention(Recorder& op, const Model& m, const AttentionLayerWeights&
   auto& [c, weights, state, a, io, rope, slots] = m;
   const RowsArgs args{rows};
   const std::uint32_t query = c.num_attention_heads * c.head_dim, key = c.num_key_value_heads * c.head_dim;
-  const std::uint32_t keys_per_split = std::max(std::min(c.traits.keys_per_split, bucket / kFewestSplits), bucket / kMaxSplits);
-  const std::uint32_t splits = bucket / keys_per_split;
+  const std::uint32_t splits = bucket / keys_per_split(c.traits, bucket);
   op("attn_in", args, {a.x, w.input_norm, w.attn_in, a.q, a.gate, a.k, a.v}, {2 * query + 2 * key, rows});
   op("attn_prep", LayerArgs{rows, layer}, {io.step.buffer(), a.q, a.k, a.v, w.q_norm, w.k_norm, rope, state.page_table, state.kv},
      {c.num_attention_heads + c.num_key_value_heads, rows});
-  op("attn_split", AttnSplitArgs{rows, layer, splits, keys_per_split},
+  op("attn_split", AttnSplitArgs{rows, layer, splits},
      {io.step.buffer(), a.q, state.page_table, state.kv, a.partial}, {c.num_key_value_heads, splits, rows});
   op("attn_combine", AttnCombineArgs{rows, splits}, {a.partial, a.gate, a.y}, {c.num_attention_heads, rows});
   op("attn_out", args, {a.y, w.attn_out, a.x}, {c.hidden_size, rows});
@@ -53,6 +52,11 @@ std::uint32_t step_bucket(std::uint64_t context) {
   std::uint64_t bucket = LILY_PAGE_TOKENS;
   while (bucket < context) bucket *= 2;
   return static_cast<std::uint32_t>(bucket);
+}
+
+std::uint32_t keys_per_split(const DeviceTraits& traits, std::uint64_t context) {
+  const std::uint32_t bucket = step_bucket(context);
+  return std::max(std::min(traits.keys_per_split, bucket / kFewestSplits), bucket / kMaxSplits);
 }
 
 Program decode_program(Device& device, const Model& m, std::uint32_t rows, std::uint32_t bucket, bool masks_follow) {

@@ -12,6 +12,10 @@ namespace lily {
 // Positions that a recorded step covers: 256, 512, 1024, …, the first that holds `context`.
 std::uint32_t step_bucket(std::uint64_t context);
 
+// Keys of a split of decode attention for a row with this context. They follow from the row alone: what else a step computes does
+// not change the order of its sums. No row has more splits than one with a longer context.
+std::uint32_t keys_per_split(const DeviceTraits& traits, std::uint64_t context);
+
 // One step of `rows` rows whose positions are below `bucket`. With `masks_follow` the sampler is a segment of its own: the host
 // may write token masks while the device computes the logits.
 Program decode_program(Device& device, const Model& model, std::uint32_t rows, std::uint32_t bucket, bool masks_follow);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "model/activations.h"
+#include "model/programs.h"
 
 namespace lily {
 namespace {
@@ -23,7 +24,8 @@ StepIo::StepIo(Device& device, const ModelConfig& config, std::uint32_t num_time
       mask(device, "mask", num_timelines, mask_words(config)),
       counts(device, "token_counts", num_timelines, config.vocab_size),
       results(device, "results", num_timelines),
-      max_pages_(config.max_pages) {}
+      max_pages_(config.max_pages),
+      traits_(config.traits) {}
 
 void StepIo::write(std::uint32_t row, const Timeline& timeline, std::uint32_t position, bool wants_logits,
                    const Sampling* sampling) {
@@ -34,7 +36,8 @@ void StepIo::write(std::uint32_t row, const Timeline& timeline, std::uint32_t po
                .page_begin = timeline.row * max_pages_,
                .sample_row = sampling ? timeline.row : LILY_NO_SAMPLE,
                .timeline = timeline.row,
-               .wants_logits = wants_logits};
+               .wants_logits = wants_logits,
+               .keys_per_split = keys_per_split(traits_, std::uint64_t{position} + 1)};
   if (!sampling) return;
   if (sampling->bias.size() > kMaxBiasEntries)
     throw std::invalid_argument("logit_bias has " + std::to_string(sampling->bias.size()) + " entries; at most " +

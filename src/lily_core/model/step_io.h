@@ -57,6 +57,7 @@ struct StepIo {
 
  private:
   std::uint32_t max_pages_;  // of a timeline in the page table
+  DeviceTraits traits_;
 };
 
 // Bytes of StepIo and of the logits that each timeline adds.

@@ -80,9 +80,9 @@ def attn_split(n: Numbers, kernel: str) -> Case:
     """Which maximum leaves the sums is the device's choice: compared are the average and the logarithm of the sum."""
     sizes, pages, pool, rows = paged(n, [p + 1 for p in POSITIONS])
     q = n.operand(STEP, 4, 64, low=-2, high=2)
-    step = step_rows(STEP, position=POSITIONS, page_begin=[0, PAGES, 2 * PAGES])
+    step = step_rows(STEP, position=POSITIONS, page_begin=[0, PAGES, 2 * PAGES], keys_per_split=KEYS_PER_SPLIT)
     return Case(
-        kernel=kernel, sizes=sizes, args=pack(STEP, 1, SPLITS, KEYS_PER_SPLIT), extent=(2, SPLITS, STEP),
+        kernel=kernel, sizes=sizes, args=pack(STEP, 1, SPLITS), extent=(2, SPLITS, STEP),
         buffers=[step, q, pages, pool, unwritten(STEP, 4, SPLITS, 66)],
         outputs={"average": Output(4, CORE, derive=lambda p: p[..., :64] / p[..., 65:]),
                  "log_sum": Output(4, CORE, derive=lambda p: p[..., 64] + np.log(p[..., 65]))},

@@ -95,8 +95,8 @@ static void attn_split(const KernelCall& call, std::uint32_t first, std::uint32_
   for (std::uint32_t i = first; i < last; ++i) {
     const Tile t = tile_at(call, i);
     const std::uint32_t head = t.x0, split = t.y0, row = t.z0;
-    const std::uint32_t known = step[row].position + 1, begin = split * args.keys_per_split;
-    const std::uint32_t end = known - begin < args.keys_per_split ? known : begin + args.keys_per_split;
+    const std::uint32_t known = step[row].position + 1, keys_per_split = step[row].keys_per_split;
+    const std::uint32_t begin = split * keys_per_split, end = known - begin < keys_per_split ? known : begin + keys_per_split;
     const float* q = buffer<const float>(call, 1) + (std::size_t(row) * q_heads + head * heads_per_key) * width;
     const std::size_t stride = std::size_t(args.splits) * (width + 2);  // from one query head's partial to the next one's
     float* partial = buffer<float>(call, 4) + (std::size_t(row) * q_heads + head * heads_per_key) * stride + split * (width + 2);
