@@ -132,11 +132,14 @@ class DispatchCosts:
             queries = min(m, position + m - args[2])
             ready = queries - min(m, max(0, position + m - args[2] - args[3]))
         kv = keys * 2 * self.key * 2
-        used_splits = -(-position // args[3]) if op == "attn_split" else args[1] if op == "attn_combine" else 0
+        used_splits = args[1] if op == "attn_combine" else 0
+        if op == "attn_split":  # a row of the longest context: its splits divide the power of two that holds it
+            keys_per_split = max(256, 1 << (position - 1).bit_length()) // args[2]
+            used_splits = -(-position // keys_per_split)
         vocab = s["vocab_size"]
         # float16 operands are 2 bytes, all else 4: docs/design/kernels.md, "Precision".
         return {
-            "step": 32 * m, "tokens": 4 * m, "chunk": 4 * m, "x": 4 * m * hidden, "normed": 2 * m * hidden,
+            "step": 36 * m, "tokens": 4 * m, "chunk": 4 * m, "x": 4 * m * hidden, "normed": 2 * m * hidden,
             "qkv": 2 * m * self.channels, "z": 2 * m * self.value_dim, "ba": 4 * m * 2 * heads,
             "conv_state": conv_state, "recurrent_state": state,
             "gdn_q": 4 * m * self.key_dim, "gdn_k": 4 * m * self.key_dim, "gdn_v": 4 * m * self.value_dim,
