@@ -19,7 +19,7 @@ hypothesis.settings.load_profile("default")
 
 # Skips that no installation could mend say "this machine has no ...", or how the cpu device answers to an
 # instruction set that its processor lacks.
-OF_THE_MACHINE = re.compile(r'this (machine|file system) |unknown debug switch "(avx|dotprod|i8mm)')
+OF_THE_MACHINE = re.compile(r'this (machine|file system) |unknown debug switch "(avx|amx|dotprod|i8mm)')
 
 
 # A shell lets what it starts in the background ignore Ctrl-C, and programs that tests start would inherit that.

@@ -21,7 +21,10 @@ def test_skips_can_be_forbidden(tmp_path: Path, options: list[str], status: int)
     assert "2 skipped" in done.stdout
 
 
-@pytest.mark.parametrize("reason", ["this machine has no IPv6", 'unknown debug switch "avx512" of the cpu device'])
+@pytest.mark.parametrize(
+    "reason",
+    ["this machine has no IPv6", *(f'unknown debug switch "{isa}" of the cpu device' for isa in ("avx512", "amx"))],
+)
 def test_what_the_machine_lacks_may_be_skipped(tmp_path: Path, reason: str) -> None:
     (tmp_path / "test_part.py").write_text(SKIPS.replace("'no device'", repr(reason)))
     command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "--rootdir", str(tmp_path), str(tmp_path)]
