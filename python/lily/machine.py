@@ -89,7 +89,7 @@ def multiply_operations_per_second(dtype: str = "auto") -> float:
     Operations, a multiplication and its addition being two, with the instructions by which the device multiplies
     matrices of `dtype`: "float16" (and "auto") 16-bit integers by exact codes, "float32" floats. A matrix product that
     multiplies one by one cannot be faster. Winograd's inner product, which makes two products of one multiplication,
-    is all by which lily's may be: it is used for codes of 4 bits with AVX-512 VNNI. LILY_CPU_DEBUG chooses the
+    is all by which lily's may be: the set "avx512_pairs" uses it for codes of 4 bits. LILY_CPU_DEBUG chooses the
     instruction set, as it does for an engine. DeviceError for a word that it does not know, ValueError for a dtype.
     """
     return _core.multiply_rate(dtype, os.environ.get("LILY_CPU_DEBUG", ""))

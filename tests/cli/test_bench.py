@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 
 import pytest
 
@@ -37,8 +38,10 @@ def test_csv_under_a_header(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_json_and_no_cache(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", *NANO, *SHORT, "--device", "cpu", "--prefix-cache-bytes", "0", "--json"]) == 0
+    arguments = ["bench", *NANO, *SHORT, "--device", "cpu", "--prefix-cache-bytes", "0", "--json"]
+    assert main(arguments) == 0
     report = json.loads(capsys.readouterr().out)
+    assert report["header"]["command"] == shlex.join(["lily", *arguments])
     assert [row["test"] for row in report["rows"]] == ["prefill", "decode"] * 2
     header, (prefill, decode) = report["header"], report["rows"][:2]
     rate = decode["read_gb_per_second"] / header["read_gb_per_second"]

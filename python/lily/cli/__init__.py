@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -56,6 +57,7 @@ def _run(arguments: Sequence[str] | None, has_output: bool) -> int:
     if not has_output and options.verb != "serve":
         raise OSError("standard output is closed, so the result has nowhere to go")
     show_log(options.log_level)
+    options.command = shlex.join(["lily", *(sys.argv[1:] if arguments is None else arguments)])
     code: int = options.run(options)
     return code
 

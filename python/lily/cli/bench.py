@@ -81,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
         contexts = bench.contexts(options.contexts)
         header: dict[str, object] = {
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-            "command": "lily bench " + _command(options, contexts),
+            "command": options.command,
             **describe_machine(),
             **versions(),
             "model": options.model,
@@ -224,11 +224,6 @@ def _csv(cells: Sequence[str]) -> str:
     line = io.StringIO()
     csv.writer(line, lineterminator="").writerow(cells)
     return line.getvalue()
-
-
-def _command(options: argparse.Namespace, contexts: Sequence[int]) -> str:
-    counts = f"--tokens {options.tokens} --runs {options.runs} --users {options.users}"
-    return f"--model {options.model} --contexts {_listed(contexts)} {counts}"
 
 
 def _listed(numbers: Sequence[int]) -> str:
