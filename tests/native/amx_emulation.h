@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#define __AMX_INT8__ 1
+#define LILY_AMX
 
 struct EmulatedTiles {
   bool configured = false;

@@ -252,7 +252,7 @@ bool check_halves() {
 bool check_multiply_loop() {
   const auto floats = multiply_loop(Operands::kFloat32, 1), integers = multiply_loop(Operands::kInt16, 1);
   if (floats % kLanes != 0 || floats == 0) return false;
-#if defined(__AMX_INT8__)
+#if defined(LILY_AMX)
   if (integers != 4 * 16 * 16 * LILY_GROUP_SIZE / 2) return false;
 #elif defined(__ARM_FEATURE_MATMUL_INT8)
   if (integers != 4 * floats) return false;

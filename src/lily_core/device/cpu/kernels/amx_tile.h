@@ -3,7 +3,7 @@
 // the register, as they lie in a panel. One instruction multiplies both, 16 · 16 · 64 products of bytes.
 #pragma once
 
-#if defined(__AMX_INT8__)
+#if defined(LILY_AMX)
 #include <immintrin.h>
 
 #include "device/cpu/kernel.h"
@@ -19,14 +19,17 @@ constexpr bool has_pairs(bool /*is_4_bit*/) { return false; }
 constexpr float largest_integer(bool /*is_4_bit*/) { return kLargestShort; }
 constexpr int kIntTileRows = 16;
 
-// Sets this thread's tile registers up for the products; released they are not saved when the system runs another thread.
+// Sets this thread's tile registers up for the products; released they are not saved when the system runs another thread. The
+// configuration is a constant: g++ believes that the instruction reads 8 bytes of it, and would leave out other stores.
 static inline void set_up_tiles() {
-  struct alignas(64) {
+  struct alignas(64) Config {
     std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
     std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
     std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-  } config;
-  _tile_loadconfig(&config);
+  };
+  static constexpr Config kConfig;
+  static_assert(sizeof kConfig == 64);
+  _tile_loadconfig(&kConfig);
 }
 static inline void release_tiles() { _tile_release(); }
 

@@ -18,12 +18,13 @@
 
 namespace lily::cpu::LILY_ISA {
 
-#if !defined(__AMX_INT8__)
+#if !defined(LILY_AMX)
 static inline void set_up_tiles() {}
 static inline void release_tiles() {}
 #endif
 
 constexpr int kGroupTurns = LILY_GROUP_SIZE / 2 / 8;  // a turn multiplies 8 words of activations
+static_assert(kGroupTurns == 4);  // with AMX the first one starts all products, and the last one takes them
 // Vectors of a group of the panel, with what pairs of codes are corrected by.
 constexpr int panel_vectors(bool is_4_bit) { return code_vectors(is_4_bit) + (has_pairs(is_4_bit) ? 2 : 0); }
 

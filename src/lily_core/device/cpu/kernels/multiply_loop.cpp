@@ -58,7 +58,7 @@ std::uint64_t sum_of_products(V ones, std::uint32_t rounds) {
   return std::uint64_t(total);
 }
 
-#if defined(__AMX_INT8__)
+#if defined(LILY_AMX)
 // Likewise, of four tiles: they hide the latency.
 std::uint64_t sum_of_tile_products(std::uint32_t rounds) {
   std::uint8_t ones[16][64];
@@ -92,7 +92,7 @@ std::uint64_t sum_of_tile_products(std::uint32_t rounds) {
 std::uint64_t multiply_loop(Operands operands, std::uint32_t rounds) {
   if (operands == Operands::kFloat32) return sum_of_products(splat(1.0f), rounds);
   // Integers that are split into bytes take two multiplications.
-#if defined(__AMX_INT8__)
+#if defined(LILY_AMX)
   return sum_of_tile_products(rounds) / kIntegerParts;
 #endif
   return sum_of_products(splati(kIntegerParts == 2 ? 0x01010101 : 0x00010001), rounds) / kIntegerParts;

@@ -201,7 +201,7 @@ class PanelWriter {
 
   // Vector `i` of a unit.
   static Vi codes(const Vi (&words)[kUnitWords], int i) {
-#if defined(__AVX512VNNI__) && !defined(__AMX_INT8__)
+#if defined(__AVX512VNNI__) && !defined(LILY_AMX)
     return words[i];
 #elif defined(__ARM_FEATURE_MATMUL_INT8)
     return kIs4Bit ? (words[i / 4 * 2 + i % 2] >> (4 * (i / 2 % 2))) & 0x0f0f0f0f : words[i];

@@ -8,7 +8,7 @@
 // it is subtracted once, at the end of a group. All sums are exact.
 #pragma once
 
-#if defined(__AVX512VNNI__) && !defined(__AMX_INT8__)
+#if defined(__AVX512VNNI__) && !defined(LILY_AMX)
 #include "device/cpu/kernel.h"
 #include "device/cpu/kernels/byte_dots.h"
 #include "device/cpu/kernels/shorts.h"
