@@ -1,5 +1,6 @@
 """What the prefix cache keeps when memory is short, on a small random checkpoint."""
 
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -144,14 +145,21 @@ def test_requests_go_before_snapshots(checkpoint):
         np.testing.assert_array_equal(first.logits, logits)
 
 
-@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
-def test_a_session_that_is_refused_memory_keeps_its_logits(checkpoint, cache_bytes):
+@contextmanager
+def little_memory(checkpoint, cache_bytes):
+    """A rig whose memory another session holds, but for a few pages; a session, its prompt and its logits."""
     options = {"max_context": 2048, "memory_limit": 31 << 19, "prefix_cache_bytes": cache_bytes}
     with Rig(checkpoint("qwen3_5_moe"), **options) as rig, rig.session() as first, rig.session() as second:
         prompt = tokens(1, 40)
         second.prefill(prompt)
         logits = second.logits.copy()
         first.prefill(tokens(2, 2048))
+        yield rig, second, prompt, logits
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+def test_a_session_that_is_refused_memory_keeps_its_logits(checkpoint, cache_bytes):
+    with little_memory(checkpoint, cache_bytes) as (_, second, prompt, logits):
         with pytest.raises(MemoryLimitError):
             second.prefill([*prompt, *tokens(3, 2000)])
         assert second.token_ids == prompt
@@ -162,12 +170,7 @@ def test_a_session_that_is_refused_memory_keeps_its_logits(checkpoint, cache_byt
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
 def test_a_session_that_is_refused_memory_for_other_tokens_stays_as_it_is(checkpoint, cache_bytes):
-    options = {"max_context": 2048, "memory_limit": 31 << 19, "prefix_cache_bytes": cache_bytes}
-    with Rig(checkpoint("qwen3_5_moe"), **options) as rig, rig.session() as first, rig.session() as second:
-        prompt = tokens(1, 40)
-        second.prefill(prompt)
-        logits = second.logits.copy()
-        first.prefill(tokens(2, 2048))
+    with little_memory(checkpoint, cache_bytes) as (rig, second, prompt, logits):
         use = rig.runtime.state_use
         for other in (tokens(3, 2000), [*prompt[:39], *tokens(3, 2000)]):
             with pytest.raises(MemoryLimitError):

@@ -1,7 +1,7 @@
 // The register tile of integer products: a few rows of activations times kTileColumns rows of a weight, whose codes lie in a
 // panel. Both are words of 32 bits that hold neighbours along k: two, or with dot products of bytes four, and then the integers
 // are split into an upper and a lower byte. One accumulator adds both: the upper ones' products come first, then a shift, then
-// those of the lower ones.
+// those of the lower ones. With AMX each has an accumulator, and they are added last.
 //
 // One of amx_tile.h, vnni_tile.h, byte_tile.h and short_tile.h is compiled, by instruction set: it says how integers and panels
 // are laid out, write_group writes the integers, and IntSums multiplies them.
