@@ -47,17 +47,22 @@ void check_replay() {
   const auto executable = device->compile(chain.program);
   const auto replay = [&](int times) {
     for (int i = 0; i < times; ++i) device->wait(device->commit(*executable, 0));
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the queue's thread lets go a moment later
   };
   replay(10);  // every command buffer of the queue is used once
   const auto before = softmetal::live_objects();
   replay(10);
-  for (const auto& [name, count] : softmetal::live_objects()) {
-    const auto found = before.find(name);
-    const long earlier = found == before.end() ? 0 : found->second;
-    expect(count <= earlier, name + ": " + std::to_string(earlier) + " objects before ten replays, " + std::to_string(count) +
-                                 " behind");
-  }
+  const auto more = [&] {
+    for (const auto& [name, count] : softmetal::live_objects()) {
+      const auto found = before.find(name);
+      const long earlier = found == before.end() ? 0 : found->second;
+      if (count > earlier)
+        return name + ": " + std::to_string(earlier) + " objects before ten replays, " + std::to_string(count) + " behind";
+    }
+    return std::string();
+  };
+  // The queue's thread lets go of the last command buffer after it has signalled: ten seconds for that.
+  for (int i = 0; i < 1000 && !more().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  expect(more().empty(), more());
 }
 
 }  // namespace
