@@ -39,6 +39,7 @@ class Run:
     device: str  # "cpu", "metal"
     debug: str  # its debug switches
     activation: str  # "f32", "i16", "f16"
+    threads: int = 2  # of the cpu device
     devices: dict[frozenset[tuple[str, int]], _core.Device] = field(default_factory=dict)  # by their sizes
     ran: set[str] = field(default_factory=set)  # names of the kernels
 
@@ -52,7 +53,9 @@ class Run:
         name = f"{stem}_{self.activation}{form}"
         key = frozenset(sizes.items())
         if key not in self.devices:
-            self.devices[key] = _core.Device(self.device, sizes=sizes, rms_norm_eps=EPS, threads=2, debug=self.debug)
+            self.devices[key] = _core.Device(
+                self.device, sizes=sizes, rms_norm_eps=EPS, threads=self.threads, debug=self.debug
+            )
         halves = halves_of(name, self.activation)
         # The binding takes plain numbers: table rows go as their bytes.
         plain = [

@@ -1,5 +1,7 @@
 """The routed experts of the step program."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -81,8 +83,7 @@ SHAPES_OF_ONE_PAIR = [("q4g64", "q8g64w", *shape) for shape in SHAPES]
 PAIRS_OF_ONE_SHAPE = [(form, shared_form, ODD, 3) for form in FORMATS for shared_form in FORMATS]
 
 
-@pytest.mark.parametrize("form, shared_form, sizes, rows", SHAPES_OF_ONE_PAIR + PAIRS_OF_ONE_SHAPE)
-def test_experts_down(run: Run, form, shared_form, sizes, rows):
+def down_and_reference(run: Run, form, shared_form, sizes, rows):
     rng = np.random.default_rng(5)
     width, inner, shared_inner = (
         sizes[name] for name in ("hidden_size", "moe_intermediate_size", "shared_expert_intermediate_size")
@@ -107,4 +108,19 @@ def test_experts_down(run: Run, form, shared_form, sizes, rows):
         x,
     ]
     run(f"experts_down_{form}_{shared_form}_f32", sizes, pack(rows), buffers, (width, rows, 1))
-    assert rms_ratio(x, reference) < run.bound(SUM)
+    return x, reference
+
+
+@pytest.mark.parametrize("form, shared_form, sizes, rows", SHAPES_OF_ONE_PAIR + PAIRS_OF_ONE_SHAPE)
+def test_experts_down(run: Run, form, shared_form, sizes, rows):
+    assert rms_ratio(*down_and_reference(run, form, shared_form, sizes, rows)) < run.bound(SUM)
+
+
+def test_the_narrow_tiles_of_many_threads_give_the_same(run: Run):
+    many = replace(run, threads=48, devices={})
+    for sizes, rows in ((REAL_SHAPE, 2), (ODD, 3)):
+        for name in ("h", "ids", "weights"):
+            few, narrow = (getattr(Up(each, "q4g64", sizes, rows), name) for each in (run, many))
+            np.testing.assert_array_equal(narrow, few)
+        few, narrow = (down_and_reference(each, "q4g64", "q4g64", sizes, rows)[0] for each in (run, many))
+        np.testing.assert_array_equal(narrow, few)

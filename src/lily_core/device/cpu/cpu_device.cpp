@@ -61,7 +61,9 @@ class CpuDevice final : public Device {
   }
   std::vector<std::string_view> kernel_names() const override { return kernels_.names(); }
 
-  std::unique_ptr<Executable> compile(Program& program) override { return std::make_unique<CpuExecutable>(program, model_); }
+  std::unique_ptr<Executable> compile(Program& program) override {
+    return std::make_unique<CpuExecutable>(program, model_, pool_.size());
+  }
 
   // Runs at once, so wait() has nothing left to do.
   Ticket commit(Executable& executable, std::uint32_t segment) override {

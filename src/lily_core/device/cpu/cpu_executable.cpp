@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <string>
 
+#include "device/cpu/tile_cut.h"
 #include "device/cpu/tile_scheduler.h"
 
 namespace lily::cpu {
 
-PreparedCall::PreparedCall(const Dispatch& dispatch, const ModelConstants& model)
+PreparedCall::PreparedCall(const Dispatch& dispatch, const ModelConstants& model, std::uint32_t threads)
     : kernel(static_cast<const CpuKernel*>(dispatch.kernel)), ranges(dispatch.ranges), args(dispatch.args) {
   for (const Range& range : ranges) addresses.push_back(static_cast<std::byte*>(range.buffer->contents()) + range.offset);
   const KernelEntry& entry = kernel->entry();
@@ -21,21 +22,17 @@ PreparedCall::PreparedCall(const Dispatch& dispatch, const ModelConstants& model
           .operands = entry.operands,
           .extent = {dispatch.extent.x, dispatch.extent.y, dispatch.extent.z},
           .tile = {}};
-  num_tiles = 1;
-  for (int axis = 0; axis < 3; ++axis) {
-    call.tile[axis] = entry.tile[axis] ? entry.tile[axis] : std::max(1u, call.extent[axis]);
-    num_tiles *= (call.extent[axis] + call.tile[axis] - 1) / call.tile[axis];
-  }
+  num_tiles = cut_into_tiles(entry, threads, call);
   scratch_bytes = entry.scratch_bytes ? entry.scratch_bytes(call) : 0;
 }
 
-CpuExecutable::CpuExecutable(Program& program, const ModelConstants& model) {
+CpuExecutable::CpuExecutable(Program& program, const ModelConstants& model, std::uint32_t threads) {
   for (const Segment& segment : program.segments()) {
     auto& levels = segments_.emplace_back();
     for (std::uint32_t level = 0; level < segment.num_levels; ++level) levels.push_back(std::make_unique<Level>());
     for (const Dispatch& dispatch : segment.dispatches) {
       Level& level = *levels[dispatch.level - 1];
-      level.calls.push_back(std::make_unique<PreparedCall>(dispatch, model));
+      level.calls.push_back(std::make_unique<PreparedCall>(dispatch, model, threads));
       level.num_tiles += level.calls.back()->num_tiles;
       scratch_bytes_ = std::max(scratch_bytes_, level.calls.back()->scratch_bytes);
       if (level.num_tiles > TileScheduler::kMaxTiles)

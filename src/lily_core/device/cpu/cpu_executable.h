@@ -12,7 +12,7 @@ namespace lily::cpu {
 
 // A dispatch with everything looked up. Not movable: `call` points into it.
 struct PreparedCall {
-  PreparedCall(const Dispatch& dispatch, const ModelConstants& model);
+  PreparedCall(const Dispatch& dispatch, const ModelConstants& model, std::uint32_t threads);
   PreparedCall(const PreparedCall&) = delete;
 
   const CpuKernel* kernel;
@@ -31,7 +31,7 @@ struct Level {
 
 class CpuExecutable final : public Executable {
  public:
-  CpuExecutable(Program& program, const ModelConstants& model);
+  CpuExecutable(Program& program, const ModelConstants& model, std::uint32_t threads);
   std::uint32_t num_segments() const override { return static_cast<std::uint32_t>(segments_.size()); }
 
   std::vector<std::unique_ptr<Level>>& levels(std::uint32_t segment) { return segments_.at(segment); }

@@ -42,6 +42,7 @@ struct KernelEntry {
   bool is_tile = false;
   KernelFunction run;
   std::uint32_t tile[3];    // elements per tile; 0 = the whole axis
+  std::uint32_t least_x = 0;  // tile[0] is halved while there are fewer tiles than threads, but not below this; 0: never
   std::size_t (*scratch_bytes)(const KernelCall& call) = nullptr;  // per thread, of a call without buffers; nullptr: none
   Format format = Format::kNone;
   Format second_format = Format::kNone;

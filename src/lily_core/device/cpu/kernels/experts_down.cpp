@@ -105,7 +105,7 @@ static void experts_down_tile(const KernelCall& call, std::uint32_t first, std::
 }
 
 void add_experts_down(KernelTable& table) {
-  KernelEntry entry = {.op = "experts_down", .run = experts_down, .tile = {kColumns, 0, 1},
+  KernelEntry entry = {.op = "experts_down", .run = experts_down, .tile = {kColumns, 0, 1}, .least_x = kStripRows,
                        .scratch_bytes = scratch_bytes<ExpertsDownScratch>};
   for (const Format shared : kFormats) {
     entry.second_format = shared;

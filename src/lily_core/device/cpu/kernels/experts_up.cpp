@@ -86,7 +86,7 @@ static void experts_up_tile(const KernelCall& call, std::uint32_t first, std::ui
 }
 
 void add_experts_up(KernelTable& table) {
-  add_formats(table, {.op = "experts_up", .run = experts_up, .tile = {kGateUpColumns, 0, 0},
+  add_formats(table, {.op = "experts_up", .run = experts_up, .tile = {kGateUpColumns, 0, 0}, .least_x = kStripRows,
                       .scratch_bytes = scratch_bytes<ExpertsUpScratch>});
   add_formats(table, {.op = "experts_up", .is_tile = true, .run = experts_up_tile, .tile = {0, kBlocksPerSlice, 1},
                       .scratch_bytes = scratch_bytes<GemmScratch>});

@@ -275,10 +275,8 @@ static void dot_rows(const Stretch& stretch, std::uint32_t begin, std::uint32_t 
 
 void matvec(const Stretch& stretch, const Operand& x, const Product* products, std::uint32_t num_products) {
   with_format(x.format, [&]<Format kFormat>() {
-    // Strips of weight rows that stay in the first-level cache while all operand rows pass over them.
-    constexpr std::uint32_t kStrip = 8;
-    for (std::uint32_t begin = 0; begin < stretch.count; begin += kStrip) {
-      const std::uint32_t end = stretch.count - begin < kStrip ? stretch.count : begin + kStrip;
+    for (std::uint32_t begin = 0; begin < stretch.count; begin += kStripRows) {
+      const std::uint32_t end = stretch.count - begin < kStripRows ? stretch.count : begin + kStripRows;
       std::uint32_t p = 0;
       auto run = [&]<int kProducts>() {
         dot_rows<kFormat, kProducts>(stretch, begin, end, x, products + p);

@@ -65,7 +65,9 @@ struct Stretch {
   Rows next;
 };
 
-// Weight rows times the operand rows that `products` names. Each weight row comes from memory once.
+// Weight rows times the operand rows that `products` names. Each weight row comes from memory once: a strip of them stays in the
+// first-level cache while all operand rows pass over it.
+constexpr std::uint32_t kStripRows = 8;
 void matvec(const Stretch& stretch, const Operand& x, const Product* products, std::uint32_t num_products);
 
 // All weight rows of the dispatch times every operand row: columns of `outputs`.
