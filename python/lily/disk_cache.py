@@ -150,8 +150,10 @@ class DiskCache:
             (name,) = _names_of(file.token_ids, [len(file.token_ids)]).values()
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)  # somebody may have cleared the folder
-                file.write(self._folder / name)
-                self._make_room(self._folder / name)
+                try:
+                    file.write(self._folder / name)
+                finally:  # on a full disk the share of this cache is smaller, and what is too much of it leaves
+                    self._make_room(self._folder / name)
             except Exception as error:  # the thread must live: others wait for it
                 _log.warning("prefix cache: a snapshot could not be written to %s: %s", self._folder, error)
             finally:

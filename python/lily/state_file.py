@@ -69,7 +69,10 @@ class StateFile:
         return named
 
     def write(self, path: Path) -> None:
-        """Write the file as a whole or not at all: to a temporary name, onto the disk, then renamed. Raises OSError."""
+        """Write the file as a whole or not at all: to a temporary name, onto the disk, then renamed.
+
+        Raises OSError, with the path also where the system names none, as on a full disk.
+        """
         tensors = {name: np.ascontiguousarray(values) for name, values in self.tensors().items()}
         header = _header(tensors, {"format": FORMAT, "num_layers": str(len(self.kv)), **self.fingerprints})
         temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}")
@@ -84,6 +87,10 @@ class StateFile:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
+        except OSError as error:
+            if error.filename is None:
+                error.filename = str(path)
+            raise
         finally:
             with suppress(FileNotFoundError):
                 temporary.unlink()

@@ -290,7 +290,7 @@ with Engine("lily-nano", cache_dir=folder / "cache", **options) as engine:
         try:
             session.save(folder / "session.lily")
         except OSError as error:
-            print("OSError", error.strerror)
+            print("OSError", error.strerror, error.filename)
 print(sorted(path.name for path in folder.rglob("*") if path.is_file()))
 """
 
@@ -300,5 +300,5 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert any("could not be written" in line and "File too large" in line for line in lines)
-    assert "OSError File too large" in lines
+    assert f"OSError File too large {tmp_path / 'session.lily'}" in lines
     assert lines[-1] == "[]", "no part of a file is left"

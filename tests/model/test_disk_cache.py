@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import hypothesis
 import numpy as np
@@ -113,16 +114,32 @@ def test_the_file_used_longest_ago_leaves(rig, tmp_path):
     assert one.reused(tokens(1, 300))[0] == 0
 
 
+def no_space(*_):
+    raise OSError(28, "No space left on device")
+
+
 def test_a_full_disk_is_no_error(rig, tmp_path, monkeypatch, caplog):
     one, disk = rig()
-
-    def no_space(*_):
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr(StateFile, "write", no_space)
     one.reused(PROMPT)
     disk.flush()
     assert files(tmp_path) == [] and "No space left" in caplog.text
+
+
+def test_on_a_full_disk_the_cache_gives_room_back(rig, tmp_path, monkeypatch):
+    one, disk = rig()
+    one.reused(PROMPT)
+    disk.flush()
+    assert len(files(tmp_path)) == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: types.SimpleNamespace(free=0))
+        patch.setattr(StateFile, "write", no_space)
+        one.reused(tokens(1, 300))
+        disk.flush()
+    assert files(tmp_path) == [], "a quarter of what the disk could give is less than one of them"
+    one.reused(tokens(2, 300))
+    disk.flush()
+    assert len(files(tmp_path)) == 1
 
 
 WORKER = """
