@@ -7,12 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import Final, NoReturn
 
+from .parameter_schemas import ParameterSchemas
+
 _INTEGER: Final = re.compile(r"-?\d+(\.0+)?")
 _WORDS: Final = {"true": ("boolean", "true"), "false": ("boolean", "false"), "null": ("null", "null")}
 # Python's words: many templates print values of the history that way, and models repeat what they read.
 _PYTHON_WORDS: Final = {"True": "true", "False": "false", "None": "null"}
 _NULLS: Final = ("null", "None")
-_MAX_DEPTH: Final = 32  # of $ref and anyOf, so that a schema that refers to itself ends
 
 
 class ArgumentTypes:
@@ -22,33 +23,43 @@ class ArgumentTypes:
     """
 
     def __init__(self, parameters: Mapping[str, object] | None) -> None:
-        properties = (parameters or {}).get("properties")
-        self._root = parameters or {}
-        self._properties = properties if isinstance(properties, Mapping) else {}
+        self._schemas = ParameterSchemas(parameters or {})
+        self._words: dict[str, dict[str, str]] = {}
 
     def is_known(self, name: str) -> bool:
         """Whether the tool has this parameter; True for every name if its schema lists none."""
-        return name in self._properties or not self._properties
+        return not self._schemas.named or self._schemas.describes(name)
 
     def is_text(self, name: str) -> bool:
         """Whether the raw text is the value: the schema allows a string, or says nothing. It then needs no quotes."""
-        types = self._types(name)
+        types = self._schemas.types(name)
         return not types or "string" in types
 
-    def may_be_null(self, name: str, start: str) -> bool:
-        """Whether text that begins with `start` can be the null of an optional string, not text that means itself."""
-        return any(word.startswith(start) for word in _NULLS) and "null" in self._types(name)
+    def may_be_word(self, name: str, start: str) -> bool:
+        """Whether text that begins with `start` can be a value that is no string, where `is_text` holds."""
+        return any(word.startswith(start) for word in self._words_of(name))
 
     def text_to_json(self, name: str, raw: str) -> str:
         """JSON text of a value for which `is_text` holds."""
-        return "null" if raw in _NULLS and "null" in self._types(name) else json.dumps(raw, ensure_ascii=False)
+        return self._words_of(name).get(raw) or json.dumps(raw, ensure_ascii=False)
+
+    def _words_of(self, name: str) -> dict[str, str]:
+        """JSON text by raw text: the null of an optional string, and listed values that are no strings."""
+        if name not in self._words:
+            choices = self._schemas.choices(name) or ()
+            listed = [json.dumps(value) for value in choices if not isinstance(value, str)]
+            words = {word: word for word in listed}
+            if "null" in self._schemas.types(name):
+                words |= dict.fromkeys(_NULLS, "null")
+            self._words[name] = {word: text for word, text in words.items() if word not in choices}
+        return self._words[name]
 
     def to_json(self, name: str, raw: str) -> str:
         """JSON text of a value that is no string. What does not fit the schema's type stays the raw text, as a string.
 
         Numbers, arrays and objects keep the model's spelling.
         """
-        types = self._types(name)
+        types = self._schemas.types(name)
         text = raw.strip()
         text = _PYTHON_WORDS.get(text, text)
         if text in _WORDS:
@@ -65,40 +76,6 @@ class ArgumentTypes:
         if not fits:
             return json.dumps(raw, ensure_ascii=False)
         return text.partition(".")[0] if is_whole and "number" not in types and "." in text else text
-
-    def _types(self, name: str) -> frozenset[str]:
-        return self._types_of(self._properties.get(name), _MAX_DEPTH)
-
-    def _types_of(self, schema: object, depth: int) -> frozenset[str]:
-        """Empty if the schema does not say."""
-        if not isinstance(schema, Mapping) or not depth:
-            return frozenset()
-        kind = schema.get("type")
-        if isinstance(kind, str):
-            return frozenset({kind})
-        if isinstance(kind, (list, tuple)):
-            return frozenset(map(str, kind))
-        reference = schema.get("$ref")
-        if isinstance(reference, str):
-            return self._types_of(self._resolve(reference), depth - 1)
-        for word in ("anyOf", "oneOf", "allOf"):
-            branches = schema.get(word)
-            if isinstance(branches, (list, tuple)):
-                found = [self._types_of(branch, depth - 1) for branch in branches]
-                # A branch without a type allows everything, unless all must hold.
-                if word == "allOf" or all(found):
-                    return frozenset().union(*found)
-                return frozenset()
-        values = schema.get("enum", [schema["const"]] if "const" in schema else None)
-        return frozenset(map(_type_name, values)) if isinstance(values, (list, tuple)) else frozenset()
-
-    def _resolve(self, reference: str) -> object:
-        node: object = self._root
-        if not reference.startswith("#"):
-            return None
-        for step in reference[1:].split("/")[1:]:
-            node = node.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(node, Mapping) else None
-        return node
 
 
 class ArgumentsWriter:
@@ -140,14 +117,3 @@ def parse_json(text: str) -> object:
 
 def refuse_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
-
-
-def _type_name(value: object) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    for kind, name in ((str, "string"), (int, "integer"), (float, "number"), (Mapping, "object")):
-        if isinstance(value, kind):
-            return name
-    return "array"

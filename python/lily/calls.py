@@ -204,7 +204,7 @@ class XmlCall(CallReader):
             return
         if self._is_open:
             self._arguments.characters(piece)
-        elif not self._types.may_be_null(self._key, value := "".join(self._value)):
+        elif not self._types.may_be_word(self._key, value := "".join(self._value)):
             self._is_open = True
             self._arguments.json('"')
             self._arguments.characters(value)

@@ -49,7 +49,7 @@ _THINKING_TAGS: Final = ("</think>", "<tool_call>")
 # Keywords of JSON schema below which other schemas stand: one, a list, or a dict of them.
 _ONE_SCHEMA: Final = ("items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
 _MANY_SCHEMAS: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
-_NAMED_SCHEMAS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+NAMED_SCHEMAS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 
 def _library() -> ModuleType:
@@ -296,7 +296,7 @@ def _children(schema: object) -> Iterator[tuple[str, object]]:
             yield word, value
         elif word in _MANY_SCHEMAS and isinstance(value, list):
             yield from ((f"{word}/{index}", child) for index, child in enumerate(value))
-        elif word in _NAMED_SCHEMAS and isinstance(value, Mapping):
+        elif word in NAMED_SCHEMAS and isinstance(value, Mapping):
             for name, child in value.items():
                 yield f"{word}/{name.replace('~', '~0').replace('/', '~1')}", child
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, Literal
+from typing import Any, Final, Literal, cast
 
 from .arguments import ArgumentTypes
 from .calls import NAME as PARAMETER_NAME
 from .errors import GrammarError
-from .grammar import Grammar, json_grammar, json_source, lark_grammar, quoted
+from .grammar import NAMED_SCHEMAS, Grammar, json_grammar, json_source, lark_grammar, quoted
+from .parameter_schemas import ParameterSchemas
 
 CallForm = Literal["xml", "json"]
 
@@ -51,13 +52,11 @@ def _json_call(tool: str, name: str, schema: Mapping[str, object]) -> list[str]:
 def _xml_call(tool: str, name: str, schema: Mapping[str, object]) -> list[str]:
     """Parameters in the order of the schema. A schema without properties allows none.
 
-    Text runs raw, up to a tag that the parser takes for its end: the next parameter, or the end of the call unless that
-    belongs to a call quoted in the text.
+    Text runs raw where its values are not listed, up to a tag that the parser takes for its end: the next parameter, or
+    the end of the call unless that belongs to a call quoted in the text.
     """
-    properties = schema.get("properties")
-    properties = properties if isinstance(properties, Mapping) else {}
-    listed = schema.get("required")
-    required = set(listed) if isinstance(listed, Sequence) else set()
+    schemas = ParameterSchemas(schema)
+    properties, required = _listed_parameters(name, schema, schemas)
     names = list(properties)
     for parameter in names:
         if not PARAMETER_NAME.fullmatch(parameter) or parameter != parameter.strip():
@@ -82,25 +81,78 @@ def _xml_call(tool: str, name: str, schema: Mapping[str, object]) -> list[str]:
         steps += [quoted("</function>\n</tool_call>")] if len(names) in following else []
         rules.append(f"from_{tool}_{index}: {_either(steps)}")
     for index, parameter in enumerate(names):
-        value = properties[parameter]
-        options = value.get("enum") if isinstance(value, Mapping) else None
-        if types.is_text(parameter) and not isinstance(options, Sequence):
+        choices = schemas.choices(parameter) if types.is_text(parameter) else None
+        if types.is_text(parameter) and choices is None:
             following = _following(names, required, index + 1)
             ends = [f"NEXT_{tool}_{j} value_{tool}_{j}" for j in following if j < len(names)]
             ends += [f"CLOSE_{tool}"] if len(names) in following else []
             rules.append(f"value_{tool}_{index}: {_either(ends)}")
             continue
         rules.append(f"value_{tool}_{index}: json_{tool}_{index} {end_value} from_{tool}_{index + 1}")
-        if types.is_text(parameter) and isinstance(options, Sequence):
-            texts = (option if isinstance(option, str) else json.dumps(option) for option in options)
+        if choices is not None:
+            texts = (choice if isinstance(choice, str) else json.dumps(choice) for choice in choices)
             rules.append(f"json_{tool}_{index}: {_either(map(quoted, texts))}")
         else:
-            shared = {word: schema[word] for word in ("$defs", "definitions") if word in schema}
-            rules.append(_json_rule(f"json_{tool}_{index}", {**shared, **value}))
+            rules.append(_json_rule(f"json_{tool}_{index}", _alone(properties[parameter], schema)))
     end_tag = r">\n"
     for index, parameter in enumerate(names):
         ends_text.append(f"NEXT_{tool}_{index}: {_text_before(tool, _NEXT + _escape(parameter) + end_tag)}")
     return rules + ends_text
+
+
+def _listed_parameters(
+    tool: str, schema: Mapping[str, object], schemas: ParameterSchemas
+) -> tuple[Mapping[str, Mapping[str, object]], set[str]]:
+    """The parameters of a tool, and the required ones.
+
+    Raises GrammarError for what says more about them than that: they are written one by one.
+    """
+    root: dict[str, object] = dict(schema)
+    followed: list[object] = []
+    while isinstance(reference := root.pop("$ref", None), str) and reference not in followed:
+        followed.append(reference)
+        target = schemas.resolve(reference)
+        root |= target if isinstance(target, Mapping) else {}
+    properties, listed = (cast(Any, root.get(word, empty)) for word, empty in (("properties", {}), ("required", [])))
+    required = set(listed)
+    refused: list[str] = [word for word in ("allOf", "anyOf", "oneOf", "enum", "const") if word in root]
+    refused += ["required"] if required - set(properties) else []
+    refused += ["minProperties"] if cast(int, root.get("minProperties", 0)) > len(required) else []
+    if not properties:  # parameters of any name, of which a call could have none
+        others = ("patternProperties", "additionalProperties")
+        refused += [word for word in others if root.get(word) not in (None, True, False, {})]
+    if refused:
+        raise GrammarError(
+            f"calls of {tool!r} cannot be enforced: the model writes parameters one by one, and {refused[0]!r} "
+            "says more about them than 'properties' lists",
+            schema_path=f"#/{refused[0]}",
+        )
+    return properties, required
+
+
+def _alone(parameter: Mapping[str, object], schema: Mapping[str, object]) -> Mapping[str, object]:
+    """The schema of one parameter as a whole document: what it refers to comes along."""
+    if '"$ref"' not in json.dumps(parameter):
+        return parameter
+    whole = {word: value for word, value in schema.items() if word not in ("$id", "$schema")}
+    return {**_moved(parameter), "$defs": {"tool": _moved(whole)}}
+
+
+def _moved(schema: Any) -> Any:
+    """The same with references to where `_alone` puts the tool's schema."""
+    if isinstance(schema, list):
+        return [_moved(item) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    out: dict[str, object] = {}
+    for word, value in schema.items():
+        if word == "$ref" and isinstance(value, str):
+            out[word] = f"#/$defs/tool{value[1:]}" if value == "#" or value.startswith("#/") else value
+        elif word in NAMED_SCHEMAS and isinstance(value, Mapping):
+            out[word] = {name: _moved(child) for name, child in value.items()}
+        else:
+            out[word] = value if word in ("enum", "const", "default", "examples") else _moved(value)
+    return out
 
 
 def _text_before(tool: str, end: str) -> str:

@@ -119,12 +119,86 @@ def test_the_parser_reads_what_the_grammar_lets_through(
         assert calls_of(answer) == [("write", {"path": "p", "text": text})]
 
 
-def calls_of(answer: str) -> list[tuple[str, object]]:
-    parser = ReplyParser(inside=False, tools=PARAMETERS)
+def calls_of(answer: str, tools: Mapping[str, Mapping[str, object] | None] = PARAMETERS) -> list[tuple[str, object]]:
+    parser = ReplyParser(inside=False, tools=tools)
     deltas = [*parser.push(answer).tool_calls, *parser.flush().tool_calls]
     names = [delta.name for delta in deltas if delta.name]
     texts = ["".join(d.arguments for d in deltas if d.index == index) for index in range(len(names))]
     return [(name, json.loads(text)) for name, text in zip(names, texts, strict=True)]
+
+
+NODE = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}, "next": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+POINT = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"], "additionalProperties": False}
+LINE = {"$id": "https://example.com/line", "properties": {"from": POINT, "to": {"$ref": "#/properties/from"}}}
+COLOUR = {"type": "string", "enum": ["red", "dark red", "é\n🙂"]}
+PAINT = {
+    "$ref": "#/$defs/Paint",
+    "$defs": {
+        "Colour": COLOUR,
+        "Paint": {
+            "type": "object",
+            "properties": {
+                "a": {"$ref": "#/$defs/Colour"},
+                "b": {"anyOf": [{"$ref": "#/$defs/Colour"}, {"type": "null"}]},
+                "c": {"allOf": [{"$ref": "#/$defs/Colour"}], "default": "red"},
+                "d": {"oneOf": [{"const": "on"}, {"const": True}]},
+            },
+            "required": ["a"],
+        },
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "values", "outcome"),
+    [
+        (NODE, {"n": "1", "next": '{"n": 2, "next": {"n": 3, "next": null}}'}, "ends"),
+        (NODE, {"n": "1", "next": '{"n": "2"}'}, "refused"),
+        (NODE, {"n": "1", "next": "2"}, "refused"),
+        (LINE, {"from": '{"x": 1}', "to": '{"x": 2}'}, "ends"),
+        (LINE, {"from": '{"x": 1}', "to": '{"y": 2}'}, "refused"),
+        (PAINT, {"a": "dark red", "b": "null", "c": "é\n🙂", "d": "true"}, "ends"),
+        (PAINT, {"a": "red", "b": "red", "d": "on"}, "ends"),
+        (PAINT, {"a": "blue"}, "refused"),
+        (PAINT, {"a": "null"}, "refused"),
+        (PAINT, {"a": "red", "b": "blue"}, "refused"),
+        (PAINT, {"a": "red", "c": "blue"}, "refused"),
+        (PAINT, {"a": "red", "d": "false"}, "refused"),
+        (PAINT, {"b": "red"}, "refused"),
+    ],
+)
+def test_what_a_schema_refers_to_is_enforced(
+    compiler: GrammarCompiler, tokenizer: Tokenizer, schema: dict[str, object], values: dict[str, str], outcome: str
+) -> None:
+    grammar = calls_grammar({"f": schema}, "xml", at_most_one=True, required=True)
+    answer = call("f", **values)
+    assert state_after(compiler.matcher(grammar, [STOP]), tokenizer, answer) == outcome
+    if outcome == "ends":
+        ((_, arguments),) = calls_of(answer, {"f": schema})
+        jsonschema.validate(arguments, schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "word"),
+    [
+        ({"anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}, "anyOf"),
+        ({"properties": {"a": {}}, "allOf": [{"required": ["a"]}]}, "allOf"),
+        ({"properties": {"a": {"type": "integer"}}, "required": ["b"]}, "required"),
+        ({"minProperties": 1}, "minProperties"),
+        ({"additionalProperties": {"type": "integer"}}, "additionalProperties"),
+        ({"patternProperties": {"^x": {"type": "integer"}}}, "patternProperties"),
+    ],
+)
+def test_rules_between_parameters_are_refused_in_xml(schema: dict[str, object], word: str) -> None:
+    with pytest.raises(GrammarError, match=f"'f' cannot be enforced.*'{word}'") as caught:
+        calls_grammar({"f": schema}, "xml", at_most_one=True, required=True)
+    assert caught.value.schema_path == f"#/{word}"
+    calls_grammar({"f": schema}, "json", at_most_one=True, required=True)
 
 
 def test_free_text_and_at_most_one_call(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:

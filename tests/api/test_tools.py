@@ -298,7 +298,38 @@ def test_text_is_never_interpreted(name: str) -> None:
     for raw in ("5", "true", '{"a": 1}', ' "x" ', "nulls", ""):
         assert json.loads(types.text_to_json(name, raw)) == raw
     assert json.loads(types.text_to_json(name, "null")) == (None if name == "maybe" else "null")
-    assert types.may_be_null(name, "nu") == (name == "maybe")
+    assert types.may_be_word(name, "nu") == (name == "maybe")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/A%20b", "$defs": {"A b": {"properties": {"n": {"type": "integer"}}}}},
+        {"allOf": [{"required": ["n"]}, {"properties": {"n": {"type": "integer"}}}]},
+        {"oneOf": [{"properties": {"n": {"const": 1}}}, {"properties": {"n": {"const": 2}, "m": {}}}]},
+        {"additionalProperties": {"type": "integer"}},
+        {"properties": {"m": {}}, "patternProperties": {"^[n]$": {"type": "integer"}}},
+        {"properties": {"n": {"$ref": "#/x/1"}}, "x": [{}, {"type": "integer"}]},
+    ],
+)
+def test_parameters_that_a_schema_leads_to(schema: dict[str, object]) -> None:
+    types = ArgumentTypes(schema)
+    assert types.is_known("n") and not types.is_text("n") and types.to_json("n", "2") == "2"
+
+
+def test_listed_values_that_are_no_text() -> None:
+    types = ArgumentTypes({"properties": {"a": {"enum": ["auto", True, 2, None, "None"]}}})
+    values = {"auto": "auto", "true": True, "True": "True", "2": 2, "null": None, "None": "None", "3": "3"}
+    for raw, value in values.items():
+        result = json.loads(types.text_to_json("a", raw))
+        assert result == value and type(result) is type(value)
+    assert types.may_be_word("a", "tr") and not types.may_be_word("a", "au")
+
+
+def test_references_that_lead_back_end_soon() -> None:
+    node = {"anyOf": [{"$ref": "#/$defs/N"}] * 5}
+    types = ArgumentTypes({"properties": {"a": {"$ref": "#/$defs/N"}}, "$defs": {"N": node}, "$ref": "#"})
+    assert types.is_text("a") and types.text_to_json("a", "x") == '"x"'
 
 
 def test_without_a_schema_everything_is_text() -> None:
