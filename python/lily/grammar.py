@@ -6,7 +6,7 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from .errors import GrammarError
 from .free_text import FreeText
+from .json_schema import children, misread_number
 from .params import SamplingParams
 from .tokenizer import Tokenizer
 
@@ -45,11 +46,6 @@ think[lazy]: THOUGHT
 THOUGHT: /(?s:.*)<\/think>/ & ~/(?s:.*<tool_call>.*)/
 """
 _THINKING_TAGS: Final = ("</think>", "<tool_call>")
-
-# Keywords of JSON schema below which other schemas stand: one, a list, or a dict of them.
-_ONE_SCHEMA: Final = ("items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
-_MANY_SCHEMAS: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
-NAMED_SCHEMAS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 
 def _library() -> ModuleType:
@@ -97,11 +93,14 @@ def lark_grammar(text: str, *, free_until: tuple[str, ...] = ()) -> Grammar:
 def json_grammar(schema: str) -> Grammar:
     """The grammar of a JSON schema. Raises GrammarError with the path of the part that cannot be enforced."""
     source = json_source(schema)
+    value = json.loads(schema)
+    if (found := misread_number(value)) is not None:
+        path, reason = found
+        raise GrammarError(f"the JSON schema cannot be enforced at {path}: {reason}", schema_path=path)
     try:
         return Grammar(source)
     except GrammarError:
         pass
-    value = json.loads(schema)
     reason = _schema_error(value)
     path = _failing_path(value, reason, "#", value)
     raise GrammarError(f"the JSON schema cannot be enforced at {path}: {_one_line(reason)}", schema_path=path)
@@ -282,23 +281,10 @@ def _schema_error(schema: object) -> str:
 def _failing_path(schema: object, reason: str, path: str, root: Mapping[str, object]) -> str:
     """JSON pointer of the deepest part that is refused for the same reason as the whole."""
     shared = {word: root[word] for word in ("$defs", "definitions") if word in root}
-    for child_path, child in _children(schema):
+    for child_path, child in children(schema):
         if isinstance(child, Mapping) and _schema_error({**shared, **child}) == reason:
             return _failing_path(child, reason, f"{path}/{child_path}", root)
     return path
-
-
-def _children(schema: object) -> Iterator[tuple[str, object]]:
-    if not isinstance(schema, Mapping):
-        return
-    for word, value in schema.items():
-        if word in _ONE_SCHEMA:
-            yield word, value
-        elif word in _MANY_SCHEMAS and isinstance(value, list):
-            yield from ((f"{word}/{index}", child) for index, child in enumerate(value))
-        elif word in NAMED_SCHEMAS and isinstance(value, Mapping):
-            for name, child in value.items():
-                yield f"{word}/{name.replace('~', '~0').replace('/', '~1')}", child
 
 
 def _on_deep_stack(source: str, work: Callable[[], Result]) -> Result:

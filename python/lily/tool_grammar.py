@@ -10,7 +10,8 @@ from typing import Any, Final, Literal, cast
 from .arguments import ArgumentTypes
 from .calls import NAME as PARAMETER_NAME
 from .errors import GrammarError
-from .grammar import NAMED_SCHEMAS, Grammar, json_grammar, json_source, lark_grammar, quoted
+from .grammar import Grammar, json_grammar, json_source, lark_grammar, quoted
+from .json_schema import NAMED_SCHEMAS
 from .parameter_schemas import ParameterSchemas
 
 CallForm = Literal["xml", "json"]

@@ -183,12 +183,41 @@ def test_a_compiled_grammar_is_not_shared_between_requests(compiler: GrammarComp
         ({"anyOf": [{"type": "null"}, {"type": "array", "uniqueItems": True}]}, "#/anyOf/1", "uniqueItems"),
         ({"$defs": {"x": {"type": "string", "pattern": "(?<=a)b"}}, "$ref": "#/$defs/x"}, "#/$defs/x", "look-around"),
         ({"properties": {"a": {"$ref": "#/$defs/none"}}, "$defs": {}}, "#/properties/a", "does not exist"),
+        ({"items": {"const": {"id": [2**53 + 1]}}}, "#/items", "const holds 9007199254740993"),
+        ({"enum": ["a", -(2**64)]}, "#", "enum holds -18446744073709551616"),
+        ({"anyOf": [{"type": "integer", "minimum": 10**20}]}, "#/anyOf/0", "minimum is 100000000000000000000,"),
+        ({"type": "integer", "maximum": 2**53 + 3}, "#", "maximum is 9007199254740995,"),
+        ({"type": "integer", "minimum": -(2**63)}, "#", "leave it out"),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}, "#", "would let 0 through"),
     ],
 )
 def test_a_schema_error_names_its_path(schema: object, path: str, reason: str) -> None:
     with pytest.raises(GrammarError, match=reason) as caught:
         json_grammar(json.dumps(schema))
     assert caught.value.schema_path == path and f"at {path}:" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "inside", "outside"),
+    [
+        ({"type": "integer", "maximum": 2**63 - 1}, [2**63 - 1, -(10**30)], [2**63]),
+        ({"type": "integer", "minimum": -(2**53), "maximum": 2**53}, [-(2**53), 2**53], [-(2**53) - 1, 2**53 + 1]),
+        ({"type": "integer", "minimum": -(2**60), "maximum": 2**60}, [-(2**60), 2**60], [-(2**60) - 1, 2**60 + 1]),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 1}, [1, 0.01], [0, "0.0", 1.5]),
+        ({"type": "number", "exclusiveMinimum": 0}, [7, 0.01], [0, "0.0"]),
+        ({"const": 2**53}, [2**53], [2**53 - 1]),
+    ],
+)
+def test_large_numbers_and_excluded_ones(
+    compiler: GrammarCompiler, tokenizer: Tokenizer, schema: object, inside: list[object], outside: list[object]
+) -> None:
+    for value in [*inside, *outside]:
+        state, is_allowed = compiler.matcher(json_grammar(json.dumps(schema)), [STOP]), True
+        for token_id in [*tokenizer.encode(str(value)), STOP]:
+            is_allowed = is_allowed and token_id in allowed(state)
+            if is_allowed and token_id != STOP:
+                state.push(token_id)
+        assert is_allowed == (value in inside), value
 
 
 @pytest.mark.parametrize(
