@@ -205,6 +205,55 @@ def test_hostile_arguments_come_back_byte_for_byte_and_no_markup_leaks(live: Liv
     assert reasoning == message.get("reasoning_content", "") and "<function" not in reasoning
 
 
+MADE = "<tool_call>\n<function=write>\n<parameter=text>\nabc\n</parameter>\n</function>\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("text", "blocks"),
+    [
+        (f"{MADE} Done.", ["call", "Done."]),
+        (f"One {MADE} two {MADE} three", ["One", "call", " two", "call", " three"]),
+        (f"<think>a {MADE} b</think>c {MADE}", ["a", "call", " b", "c", "call"]),
+    ],
+)
+def test_text_behind_a_call_opens_a_block_behind_it(live: Live, text: str, blocks: list[str]) -> None:
+    """The last arguments of a call and the text that follows become certain at once."""
+    function = TOOL["function"]
+    limits = {"temperature": 0, "max_tokens": 200, "max_output_tokens": 200}
+    ask = {
+        "/v1/messages": {"messages": ASK, "tools": [{"name": "write", "input_schema": function["parameters"]}]},
+        "/v1/responses": {
+            "input": "Write.",
+            "tools": [{"type": "function", **function}],
+            "reasoning": {"effort": "none"},
+        },
+    }
+    with saying(live, text):
+        whole = {route: live.post(route, **body, **limits).json() for route, body in ask.items()}
+        streams = {route: events(live.post(route, **body, **limits, stream=True).text) for route, body in ask.items()}
+    written: list[str] = []
+    for block in whole["/v1/messages"]["content"]:
+        written.append("call" if block.get("input") == {"text": "abc"} else block[block["type"]])
+    assert written == blocks
+    written = []
+    for item in whole["/v1/responses"]["output"]:
+        is_call = item.get("arguments") == '{"text": "abc"}'
+        written.append("call" if is_call else "".join(part["text"] for part in item["content"]))
+    assert written == blocks
+    for route, place in (("/v1/messages", "index"), ("/v1/responses", "output_index")):
+        joined: dict[int, str] = {}
+        for _, data in streams[route]:
+            event = json.loads(data)
+            delta = event.get("delta")
+            if isinstance(delta, dict):
+                delta = next((delta[key] for key in ("text", "thinking", "partial_json") if key in delta), None)
+            if isinstance(delta, str):
+                joined[event[place]] = joined.get(event[place], "") + delta
+        assert [joined[index] for index in range(len(joined))] == [
+            '{"text": "abc"}' if block == "call" else block for block in blocks
+        ]
+
+
 @pytest.mark.parametrize("stop", ["<|im_end|>", "<|endoftext|>"])
 def test_every_stop_id_ends_an_answer(live: Live, stop: str) -> None:
     ids = live.engine.tokenize(f"Yes{stop}No<|im_end|>", allow_special=True)

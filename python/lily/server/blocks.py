@@ -31,11 +31,16 @@ class BlockForm(Form[ConversationT, ChatChunk]):
     def delta(self, items: Sequence[ChatChunk]) -> bytes:
         for item in items:
             self._last = item
+            # The rest of a call that is open belongs to it, so it comes before text, which opens the next block.
+            calls = item.tool_calls
+            first_new = next((place for place, delta in enumerate(calls) if delta.id is not None), len(calls))
+            for delta in calls[:first_new]:
+                self._add_call(delta)
             if item.reasoning:
                 self._add_reasoning(item.reasoning)
             if item.content:
                 self._add_content(item.content, item.logprob)
-            for delta in item.tool_calls:
+            for delta in calls[first_new:]:
                 self._add_call(delta)
         return self._take()
 
