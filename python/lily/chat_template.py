@@ -20,7 +20,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from .errors import ChatTemplateError, CheckpointError
 from .files import home_path, read_text
-from .messages import Message, TemplateMessage, Tool, template_messages
+from .messages import Message, TemplateMessage, Tool, template_messages, with_reasoning_apart
 from .tokenizer import Tokenizer, read_tokenizer_config, special_token_texts
 from .turns import Render, Turns, why_not_by_turns
 from .unicode import lone_surrogate
@@ -114,6 +114,8 @@ class ChatTemplate:
     ) -> RenderedPrompt:
         """The prompt for `messages`. Raises ChatTemplateError if they are malformed or the template refuses them."""
         checked = template_messages(messages)
+        if self.by_turns:
+            checked = [with_reasoning_apart(message) for message in checked]
         try:
             guarded, guarded_tools, guard = self._guard_texts(checked, tools)
         except RecursionError:

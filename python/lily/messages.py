@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal, NotRequired, TypedDict
 
 from .errors import ChatTemplateError
+from .thinking import CLOSE, OPEN
 
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 
@@ -95,6 +96,22 @@ def template_messages(messages: Sequence[Message]) -> list[TemplateMessage]:
         if message["role"] == "developer":
             message["role"] = "system"  # the name that templates know
     return checked
+
+
+def with_reasoning_apart(message: TemplateMessage) -> TemplateMessage:
+    """The same for templates that look for a think block in the content of an answer without `reasoning`.
+
+    They cut the content at any `</think>`, and some drop what stands between two. Only one that begins with `<think>`
+    was written so by a model; elsewhere the tag is text that the answer quotes.
+    """
+    content = str(message["content"])
+    if message["role"] != "assistant" or "reasoning" in message or CLOSE not in content:
+        return message
+    thought, start = "", content.lstrip()
+    if start.startswith(OPEN):
+        thought, _, content = start.removeprefix(OPEN).partition(CLOSE)
+        thought, content = thought.strip("\n"), content.lstrip("\n")
+    return {**message, "content": content, "reasoning": thought, "reasoning_content": thought}
 
 
 def _template_message(index: int, message: Message) -> TemplateMessage:

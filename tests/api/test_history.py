@@ -51,6 +51,10 @@ words = st.lists(
 ).map("".join)
 contents = st.one_of(words, st.lists(words.map(lambda text: {"type": "text", "text": text}), max_size=3))
 # Text of an assistant that is no markup, which templates would read as such.
+# Not at the start: there the tags make a think block of the model's own.
+quoting = st.lists(st.sampled_from(["a", " ", "\n", "\n\n", "<think>", "</think>"])).map(
+    lambda x: "b" + "".join(x) + "b"
+)
 plain = st.text(st.sampled_from("ab é<\n"), max_size=8).map(str.strip)
 arguments = st.fixed_dictionaries(
     {}, optional={"text": words, "n": st.integers(), "ok": st.booleans(), "l": st.lists(st.none() | words, max_size=2)}
@@ -111,10 +115,29 @@ def _thought(message: Message) -> bool:
     return bool(message.get("reasoning") or message.get("reasoning_content"))
 
 
+@pytest.mark.parametrize(
+    ("content", "written"),
+    [
+        (
+            "Close it with `</think>`, always `</think>`.",
+            "<think>\n\n</think>\n\nClose it with `</think>`, always `</think>`.",
+        ),
+        ("<think>\nwhy\n</think>\n\nUse </think>.", "<think>\nwhy\n</think>\n\nUse </think>."),
+        ("<think> open", "<think>\n\n</think>\n\n<think> open"),
+    ],
+)
+def test_an_answer_that_quotes_the_tag_stays_whole(
+    templates: dict[str, ChatTemplate], content: str, written: str
+) -> None:
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": content}]
+    text = templates["xml"].render(messages, add_generation_prompt=False)  # type: ignore[arg-type]
+    assert text == f"<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n{written}<|im_end|>\n"
+
+
 @given(
     name=st.sampled_from(NAMES),
     thought=plain,
-    content=plain,
+    content=st.one_of(plain, quoting),
     made=st.lists(arguments, max_size=2),
     thinking=st.booleans(),
 )
