@@ -5,24 +5,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from lily import Engine, EngineClosedError, _core
 from lily.stream import fold_chat
+from tests.gated import PATIENCE, Gate, gated, wait_until
 
 ASK = [{"role": "user", "content": "Who are you?"}]
 LONG = {"ignore_eos": True, "temperature": 0.0}
-PATIENCE = 120  # seconds until something counts as hanging, on a machine that others use as well
-
-
-@pytest.fixture(scope="module")
-def wide_engine() -> Iterator[Engine]:
-    with Engine("lily-nano", max_context=4096, progress=False) as engine:
-        yield engine
 
 
 def is_idle(engine: Engine) -> bool:
@@ -30,11 +22,10 @@ def is_idle(engine: Engine) -> bool:
     return engine._owner.call(lambda: len(engine._running) == 0)
 
 
-async def until_running(engine: Engine, task: asyncio.Task[Any]) -> None:
-    """Wait until the task's request is seen on the device. One that ended unseen is a failure, not an endless wait."""
-    while is_idle(engine):
-        assert not task.done()
-        await asyncio.sleep(0.001)
+async def until_running(gate: Gate) -> None:
+    """Wait until a request has begun and stands in the middle of its tokens."""
+    gate.allow(4)
+    await asyncio.to_thread(wait_until, lambda: gate.num_tokens > 0 and gate.is_waiting)
 
 
 def test_the_twins_give_the_same_results(engine: Engine) -> None:
@@ -74,38 +65,42 @@ def test_many_tasks_share_one_loop_and_no_thread_waits_for_a_request(engine: Eng
     async def main() -> None:
         alone = (await engine.agenerate("One", temperature=0, max_tokens=6)).text
         before = threading.active_count()
-        tasks = [asyncio.create_task(engine.agenerate("One", temperature=0, max_tokens=6)) for _ in range(40)]
-        ticks = 0
-        while not all(task.done() for task in tasks):
-            await asyncio.sleep(0.001)
-            ticks += 1
-        assert [task.result().text for task in tasks] == [alone] * 40
-        # asyncio's own pool, which prepares requests, has a fixed size.
-        assert threading.active_count() <= before + 32 and ticks > 10
+        with gated(engine) as gate:
+            tasks = [asyncio.create_task(engine.agenerate("One", temperature=0, max_tokens=6)) for _ in range(40)]
+            await asyncio.to_thread(wait_until, lambda: gate.is_waiting)
+            for _ in range(10):  # the loop goes on
+                await asyncio.sleep(0.001)
+            assert not any(task.done() for task in tasks)
+            # asyncio's own pool, which prepares requests, has a fixed size.
+            assert threading.active_count() <= before + 32
+        assert [(await task).text for task in tasks] == [alone] * 40
 
     asyncio.run(main())
 
 
 def test_cancelling_a_task_ends_its_request(engine: Engine) -> None:
     async def main() -> None:
-        task = asyncio.create_task(engine.agenerate("Once", **LONG))  # type: ignore[call-overload]
-        await until_running(engine, task)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError) as caught:
-            await task
-        assert type(caught.value) is asyncio.CancelledError
-        assert is_idle(engine)
+        with gated(engine) as gate:
+            task = asyncio.create_task(engine.agenerate("Once", **LONG))  # type: ignore[call-overload]
+            await until_running(gate)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError) as caught:
+                await task
+            assert type(caught.value) is asyncio.CancelledError
+        assert is_idle(engine) and gate.num_tokens < 10
 
     asyncio.run(main())
 
 
 def test_a_deadline_ends_a_request(engine: Engine) -> None:
     async def main() -> None:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.3):
-                async for _ in engine.astream("Once", **LONG):  # type: ignore[arg-type]
-                    pass
-        assert is_idle(engine)
+        with gated(engine) as gate:
+            gate.allow(4)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    async for _ in engine.astream("Once", **LONG):  # type: ignore[arg-type]
+                        pass
+        assert is_idle(engine) and gate.num_tokens < 10
         assert (await engine.agenerate("One", max_tokens=1)).usage.completion_tokens == 1
 
     asyncio.run(main())
@@ -137,10 +132,11 @@ def test_a_task_that_waits_sees_another_one_close_its_stream(engine: Engine) -> 
         async def read() -> int:
             return len([chunk async for chunk in stream])
 
-        task = asyncio.create_task(read())
-        await until_running(engine, task)
-        await stream.aclose()
-        await asyncio.wait_for(task, PATIENCE)
+        with gated(engine) as gate:
+            task = asyncio.create_task(read())
+            await until_running(gate)
+            await stream.aclose()
+            await asyncio.wait_for(task, PATIENCE)
 
     asyncio.run(main())
 
@@ -151,10 +147,8 @@ def test_a_loop_that_ends_first_leaves_nothing_behind(engine: Engine) -> None:
     loop.run_until_complete(anext(stream))
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
-    deadline = time.monotonic() + PATIENCE
-    while not is_idle(engine) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert is_idle(engine) and engine.generate("One", max_tokens=1).usage.completion_tokens == 1
+    wait_until(lambda: is_idle(engine))
+    assert engine.generate("One", max_tokens=1).usage.completion_tokens == 1
 
 
 def test_threads_loops_and_close_at_once() -> None:
@@ -184,9 +178,7 @@ def test_threads_loops_and_close_at_once() -> None:
     threads.append(threading.Thread(target=lambda: asyncio.run(in_loop())))
     for thread in threads:
         thread.start()
-    deadline = time.monotonic() + PATIENCE
-    while len(outcomes) < 10 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: len(outcomes) >= 10)
     engine.close()
     for thread in threads:
         thread.join(PATIENCE)
@@ -195,31 +187,33 @@ def test_threads_loops_and_close_at_once() -> None:
         asyncio.run(engine.agenerate("One"))
 
 
-class Recorder:
-    """A runtime that notes the order of its steps."""
+class Recorder(Gate):
+    """Notes the order of the steps as well."""
 
     def __init__(self, runtime: _core.Runtime) -> None:
-        self._runtime = runtime
+        super().__init__(runtime)
         self.steps: list[str] = []
-        self.max_chunk_tokens = runtime.max_chunk_tokens
-        self.timeline = runtime.timeline
 
-    def prefill(self, *arguments: Any, **options: Any) -> object:
+    def prefill(self, *arguments: Any, **options: Any) -> Any:
         self.steps.append("chunk")
-        return self._runtime.prefill(*arguments, **options)
+        return super().prefill(*arguments, **options)
 
-    def decode(self, *arguments: Any, **options: Any) -> object:
+    def decode(self, *arguments: Any, **options: Any) -> Any:
         self.steps.append("token")
-        return self._runtime.decode(*arguments, **options)
+        return super().decode(*arguments, **options)
 
 
-def test_a_long_prefill_stalls_a_running_stream_by_one_chunk_at_most(
-    wide_engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recorder = Recorder(wide_engine.runtime)
-    monkeypatch.setattr(wide_engine, "_runtime", recorder)
-    with wide_engine.stream("Once", **LONG) as stream:  # type: ignore[arg-type]
+def test_a_long_prefill_stalls_a_running_stream_by_one_chunk_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Engine("lily-nano", max_context=4096, progress=False) as engine:
+        recorder = Recorder(engine.runtime)
+        monkeypatch.setattr(engine, "_runtime", recorder)
+        stream = engine.stream("Once", **LONG)  # type: ignore[arg-type]
+        recorder.allow(4)
         next(stream)
-        wide_engine.generate([1] * (3 * 512), max_tokens=1)  # in chunks of 512, since the stream waits
+        wait_until(lambda: recorder.is_waiting and recorder.num_tokens > 0)
+        other = engine.stream([1] * (3 * 512), max_tokens=1)  # in chunks of 512, since the stream waits
+        recorder.open()
+        assert len(list(other)) == 1
+        stream.close()
     steps = "".join(step[0] for step in recorder.steps).lstrip("c")  # without the stream's own prompt
     assert steps.count("c") == 4 and "cc" not in steps  # the last chunk is the last token: the state before it is kept

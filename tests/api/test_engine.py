@@ -19,6 +19,7 @@ import pytest
 import lily
 from lily import ChatTemplateError, CheckpointError, ContextLengthError, Engine, EngineClosedError, SamplingParams
 from lily.tokenizer import Tokenizer
+from tests.gated import gated, wait_until
 
 HELLO = [{"role": "user", "content": "Who are you?"}]
 WHO = "I am lily-nano, a very small language model made to test the lily engine."
@@ -259,7 +260,7 @@ def test_threads_get_their_own_answers(engine: Engine) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     assert [results[n] for n in range(4)] == alone
 
 
@@ -302,10 +303,16 @@ def test_closing_a_stream_early_frees_the_engine(engine: Engine) -> None:
 
 def test_close_during_a_stream_and_after() -> None:
     engine = Engine("lily-nano", max_context=1024, progress=False)
-    stream = engine.stream("Once", ignore_eos=True)
     session = engine.prefill([1, 2])
-    next(stream)
-    engine.close()
+    with gated(engine) as gate:  # the stream cannot end before
+        stream = engine.stream("Once", ignore_eos=True)
+        gate.allow(4)
+        next(stream)
+        closing = threading.Thread(target=engine.close)
+        closing.start()
+        wait_until(lambda: engine._owner.closed)
+        gate.open()
+        closing.join()
     engine.close()
     with pytest.raises(EngineClosedError):
         list(stream)
@@ -325,7 +332,7 @@ def test_an_unused_engine_is_collected_with_its_thread() -> None:
     assert next(stream).text is not None  # a stream keeps its engine
     del stream
     gc.collect()
-    thread.join(60)
+    thread.join(300)
     assert ref() is None and not thread.is_alive()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from lily import ChatTemplateError, Engine, GrammarError, SamplingParams, ToolCallError
 from lily.grammar import GrammarCompiler, params_grammar
 from lily.tokenizer import Tokenizer
+from tests.gated import gated, wait_until
 
 ASK = [{"role": "user", "content": "Hi"}]
 
@@ -230,20 +230,20 @@ def test_a_session_is_saved_to_a_file_and_never_replaces_anything_else(engine: E
 
 def test_a_task_cancelled_at_any_moment_frees_the_engine(engine: Engine) -> None:
     async def main() -> None:
-        for turns in (*range(12), 30, 100):
-            task = asyncio.create_task(engine.achat(ASK, ignore_eos=True, temperature=0))
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0):
-                await engine.agenerate("One", ignore_eos=True)
-        deadline = time.monotonic() + 60  # a request that a pool thread still prepares is dropped when it is ready
-        while engine._owner.call(lambda: len(engine._running)) and time.monotonic() < deadline:
-            await asyncio.sleep(0.01)
-        assert engine._owner.call(lambda: len(engine._running)) == 0
+        with gated(engine) as gate:
+            for turns in (*range(12), 30, 100):
+                gate.allow(10)  # none of them ends before it is cancelled
+                task = asyncio.create_task(engine.achat(ASK, ignore_eos=True, temperature=0))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0):
+                    await engine.agenerate("One", ignore_eos=True)
+        # A request that a pool thread still prepares is dropped when it is ready.
+        await asyncio.to_thread(wait_until, lambda: engine._owner.call(lambda: len(engine._running)) == 0)
         assert (await engine.agenerate("One", max_tokens=1)).usage.completion_tokens == 1
 
     asyncio.run(main())

@@ -10,7 +10,9 @@ import pytest
 
 from lily import CancelledError, Engine
 from lily.messages import Message
+from lily.progress import Progress
 from lily.state_file import StateFile
+from tests.gated import gated
 
 SYSTEM = "You are a terse clerk. " + "Answer in one word. " * 20
 
@@ -133,11 +135,18 @@ def test_statistics(engine: Engine) -> None:
 
 def test_a_cancelled_prefill_resumes(engine: Engine, uncached: Engine) -> None:
     ids = engine.tokenize(text(1, 1500))[:2000]
-    stream = engine.stream(ids, max_tokens=1)
+    with gated(engine) as gate:
+        stream = engine.stream(ids, max_tokens=1)
+        gate.allow(1)
 
-    stream.on_progress(lambda progress: stream.close() if progress.done else None)
-    with pytest.raises(CancelledError) as caught:
-        next(stream)
+        def close(progress: Progress) -> None:
+            if progress.done:
+                stream.close()
+                gate.open()
+
+        stream.on_progress(close)
+        with pytest.raises(CancelledError) as caught:
+            next(stream)
     assert caught.value.usage is not None and caught.value.usage.completion_tokens == 0
     retry = engine.generate(ids, max_tokens=5, temperature=0)
     assert retry.usage.cached_tokens >= 512
@@ -158,7 +167,7 @@ def test_threads_share_the_cache(engine: Engine, uncached: Engine) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     assert results == [expected] * 12
 
 
@@ -182,14 +191,14 @@ def test_a_request_that_waits_for_memory_looks_only_when_some_was_given_back(
             engine.prefix_cache._disk.flush()  # type: ignore[union-attr]
             engine.prefix_cache.clear()
         before = engine.prefix_cache.stats()
-        with engine.stream(running, max_tokens=1700, ignore_eos=True) as first:
-            next(first)
-            second = engine.stream(waiting, max_tokens=1700, ignore_eos=True)
-            for _ in range(40):
+        with gated(engine) as gate:
+            gate.allow(200)  # the first one does not end before it is closed
+            with engine.stream(running, max_tokens=1700, ignore_eos=True) as first:
                 next(first)
-            during = engine.prefix_cache.stats()
-            assert second.poll() is None, "there is no room for both"
-            assert during.query_tokens - before.query_tokens == len(running)
+                second = engine.stream(waiting, max_tokens=1700, ignore_eos=True)
+                for _ in range(40):
+                    next(first)
+                assert second.poll() is None, "there is no room for both"
         next(second)
         second.close()
         after = engine.prefix_cache.stats()

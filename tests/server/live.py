@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import httpx
@@ -15,6 +14,7 @@ from lily import Engine
 from lily.server import ServerOptions
 from lily.server.host import EngineMaker
 from lily.server.process import Server, bind
+from tests.gated import Gate, gated, wait_until
 
 CHAT = "/v1/chat/completions"
 ASK = [{"role": "user", "content": "Who are you?"}]
@@ -42,11 +42,8 @@ class Live:
     def post(self, path: str, **body: object) -> httpx.Response:
         return self.client.post(path, json=body)
 
-    def wait_until(self, condition: Callable[[], bool], seconds: float = 300) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, "the condition did not come true in time"
-            time.sleep(0.005)
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        wait_until(condition)
 
     def wait_until_ready(self) -> None:
         self.wait_until(lambda: self.service.host.status == "ready")
@@ -55,6 +52,10 @@ class Live:
         """No request is left, in the server and in the engine."""
         engine = self.engine
         self.wait_until(lambda: len(self.service.admission) == 0 and not engine._owner.call(lambda: engine._running))
+
+    def gated(self) -> AbstractContextManager[Gate]:
+        """Steps of requests that come inside wait for permits."""
+        return gated(self.engine)
 
     @contextmanager
     def device_held(self) -> Iterator[None]:

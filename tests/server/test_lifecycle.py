@@ -20,6 +20,7 @@ import pytest
 
 from lily import CheckpointError, DeviceError, Engine
 from lily.server import ServerOptions, process, serve
+from tests.gated import wait_until
 
 from .live import ANSWER, ASK, Live, nano, saying, serving
 
@@ -204,13 +205,10 @@ def command(*flags: str, **environment: str) -> Iterator[tuple[subprocess.Popen[
 
 def test_the_command(tmp_path: Any) -> None:
     with command("--served-model-name", "small", "tiny", LILY_API_KEY="secret") as (child, url):
-        with httpx.Client(base_url=url, headers={"authorization": "Bearer secret"}) as client:
-            deadline = time.monotonic() + 300
-            while client.get("/ready").status_code != 200:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+        with httpx.Client(base_url=url, headers={"authorization": "Bearer secret"}, timeout=300) as client:
+            wait_until(lambda: client.get("/ready").status_code == 200)
             assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["small", "tiny"]
-            reply = client.post(CHAT, json=BODY | {"model": "tiny"}, timeout=300).json()
+            reply = client.post(CHAT, json=BODY | {"model": "tiny"}).json()
             assert (reply["model"], reply["choices"][0]["message"]["content"]) == ("tiny", ANSWER)
             assert client.post(CHAT, json=BODY, headers={"authorization": "Bearer wrong"}).status_code == 401
         child.send_signal(signal.SIGINT)

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from .live import ANSWER, ASK, Live, events, nano, saying, serving
+from .live import ANSWER, ASK, Drawn, Live, events, nano, saying, serving
 
 CHAT: dict[str, Any] = {"messages": ASK, "temperature": 0, "reasoning_effort": "none"}
 TOOL: dict[str, Any] = {
@@ -47,23 +47,28 @@ def test_headers_leave_at_once_and_pings_come_on_time(live: Live, route: str) ->
 
 
 def test_pings_also_come_while_output_is_held_back(live: Live) -> None:
-    text = "ab" * 12
-    with saying(live, text):
-        released = threading.Event()
+    said, end = live.engine.tokenize("ab"), live.engine.stop_token_ids[0]
+    pinged = threading.Event()
+    with saying(live, said):
         puppet: Any = live.engine._runtime
         decode = puppet.decode
 
         def slow(*arguments: Any, **options: Any) -> Any:
-            time.sleep(0.05)
-            return decode(*arguments, **options)
+            time.sleep(0.05)  # more often than pings come
+            return [Drawn(end)] if pinged.is_set() else decode(*arguments, **options)
 
         puppet.decode = slow
         # All of it may be the beginning of the stop string, so none of it may be shown yet.
-        response = live.post("/v1/chat/completions", **CHAT | {"stream": True, "stop": ["ab" * 40]})
-        released.set()
-    shown = [json.loads(data)["choices"][0]["delta"].get("content") for _, data in events(response.text)[:-1]]
-    assert "".join(filter(None, shown)) == text and len(list(filter(None, shown))) == 1
-    assert ": ping" in response.text
+        body = CHAT | {"stream": True, "stop": ["ab" * 2000]}
+        received = ""
+        with live.client.stream("POST", "/v1/chat/completions", json=body) as response:
+            for line in response.iter_lines():
+                received += line + "\n"
+                if line == ": ping":
+                    pinged.set()
+    shown = [json.loads(data)["choices"][0]["delta"].get("content") for _, data in events(received)[:-1]]
+    (text,) = filter(None, shown)
+    assert pinged.is_set() and text.replace("ab", "") == ""
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -83,52 +88,38 @@ def test_a_client_that_leaves_before_the_first_token_is_noticed(live: Live, rout
 
 def test_leaving_in_a_prefill_stops_it_within_a_chunk_and_the_retry_goes_on_from_there() -> None:
     with serving(nano(max_context=8192)) as live:
-        chunks: list[int] = []
-        gate = threading.Semaphore(0)
-        runtime = live.engine._runtime
-
-        class Gated:
-            def __getattr__(self, name: str) -> Any:
-                return getattr(runtime, name)
-
-            def prefill(self, timeline: Any, token_ids: Any, **options: Any) -> Any:
-                gate.acquire()
-                chunks.append(len(token_ids))
-                return runtime.prefill(timeline, token_ids, **options)
-
-        live.engine._runtime = Gated()  # type: ignore[assignment]
         prompt = [number % 4000 for number in range(6000)]
         body = {"prompt": prompt, "max_tokens": 1, "stream": True, "return_progress": True}
-        with live.client.stream("POST", "/v1/completions", json=body) as response:
-            gate.release(3)
-            progress = []
-            for line in response.iter_lines():
-                if line.startswith("data: "):
-                    progress.append(json.loads(line[6:])["prompt_progress"])
-                if len(progress) == 4:
-                    break
-        live.wait_until(lambda: len(live.service.admission) == 0)
-        gate.release(1)  # the step that was already running
+        with live.gated() as gate:
+            progress: list[Any] = []
+            with live.client.stream("POST", "/v1/completions", json=body) as response:
+                for line in response.iter_lines():
+                    if line.startswith("data: "):
+                        progress.append(json.loads(line[6:])["prompt_progress"])
+                        gate.allow(1)  # one at a time: the latest progress is what a stream gives
+                    if len(progress) == 4:
+                        break
+            live.wait_until(lambda: len(live.service.admission) == 0)
+        # The last permit was for the step that was already running.
         live.wait_until_idle()
+        chunks = gate.chunks
         assert len(chunks) <= 4 < 6000 // live.engine.runtime.max_chunk_tokens
         assert [step["processed"] for step in progress] == [0, *(sum(chunks[:end]) for end in (1, 2, 3))]
         assert {step["total"] for step in progress} == {6000} and {step["cache"] for step in progress} == {0}
-        gate.release(1000)
         retry = live.post("/v1/completions", prompt=prompt, max_tokens=1).json()
         assert retry["usage"]["prompt_tokens_details"]["cached_tokens"] >= sum(chunks[:3])
 
 
 def test_leaving_while_tokens_come_ends_the_request(live: Live) -> None:
-    before = live.metric("lily_generation_tokens_total")
     body = CHAT | {"stream": True, "ignore_eos": True, "max_tokens": 1500}
-    with live.client.stream("POST", "/v1/chat/completions", json=body) as response:
-        seen = 0
-        for line in response.iter_lines():
-            seen += line.startswith("data: ")
-            if seen == 8:
-                break
+    with live.gated() as gate:
+        gate.allow(100)
+        with live.client.stream("POST", "/v1/chat/completions", json=body) as response:
+            for _, line in zip(range(8), filter(None, response.iter_lines()), strict=False):
+                assert line.startswith((":", "data: "))
+        live.wait_until(lambda: len(live.service.admission) == 0)
     live.wait_until_idle()
-    assert live.metric("lily_generation_tokens_total") - before < 1500
+    assert gate.num_tokens <= 101
 
 
 def test_timings_and_usage_are_given_when_asked_for(live: Live) -> None:
