@@ -156,7 +156,7 @@ def test_closing_from_another_thread_ends_it_with_its_usage(owner: Owner, permit
         pass
     stream.close()
     gate.release(20)
-    thread.join(60)
+    thread.join(300)
     owner.call(lambda: None)
     assert runtime.timelines[0].closed and runtime.timelines[0].drawn <= permits
     for error in caught:

@@ -8,11 +8,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from lily import CancelledError, EngineClosedError
 from lily.owner import Owner, Request, Steps
+from tests.gated import PATIENCE
 
 
 @pytest.fixture
@@ -80,7 +82,7 @@ def test_a_request_knows_whether_others_wait(owner: Owner) -> None:
 def test_jobs_take_turns(owner: Owner) -> None:
     log: list[str] = []
     gate = threading.Event()
-    owner.post(lambda: gate.wait(5) and None)
+    owner.post(lambda: gate.wait(PATIENCE) and None)
     requests = [owner.submit(counting(3, log, name)) for name in "ab"]
     gate.set()
     assert [list(request) for request in requests] == [[0, 1, 2]] * 2
@@ -94,7 +96,7 @@ def test_cancelling_ends_the_job_and_its_clean_up_runs(owner: Owner) -> None:
     request.cancel()
     with pytest.raises(CancelledError):
         request.result()
-    assert ended.wait(5)
+    assert ended.wait(PATIENCE)
     assert owner.call(lambda: "alive") == "alive"
 
 
@@ -109,31 +111,34 @@ def test_many_threads(owner: Owner) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE)
     assert sorted(map(len, results)) == sorted(n for n in range(8) for _ in range(20))
 
 
 def test_close_during_calls_wakes_every_waiter() -> None:
     owner = Owner("closing")
-    ended = [threading.Event() for _ in range(4)]
+    began, ended = ([threading.Event() for _ in range(4)] for _ in range(2))
     errors: list[BaseException] = []
 
-    def wait(event: threading.Event) -> None:
+    def wait(begin: threading.Event, end: threading.Event) -> None:
         try:
-            owner.submit(endless(event)).result()
+            request = owner.submit(endless(end))
+            next(request)
+            begin.set()
+            request.result()
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=wait, args=(event,)) for event in ended]
+    threads = [threading.Thread(target=wait, args=events) for events in zip(began, ended, strict=True)]
     for thread in threads:
         thread.start()
-    time.sleep(0.02)
+    assert all(event.wait(PATIENCE) for event in began)
     released = []
     owner.at_exit(lambda: released.append(threading.current_thread().name))
     owner.close()
     owner.close()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert [type(error) for error in errors] == [EngineClosedError] * 4
     assert all(event.is_set() for event in ended)
     assert released == ["closing"] and not owner._thread.is_alive()
@@ -158,9 +163,23 @@ def test_submitting_while_closing_never_hangs() -> None:
             thread.start()
         owner.close()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE)
             assert not thread.is_alive()
         assert outcomes.count("closed") == 3
+
+
+class Awaited:
+    """A request's queue, and Ctrl-C as soon as somebody waits for it."""
+
+    def __init__(self, queue: Any) -> None:
+        self._queue = queue
+
+    def get(self) -> Any:
+        threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        return self._queue.get()
+
+    def put(self, item: Any) -> None:
+        self._queue.put(item)
 
 
 def test_interrupt_cancels_and_is_raised_again(owner: Owner) -> None:
@@ -175,10 +194,10 @@ def test_interrupt_cancels_and_is_raised_again(owner: Owner) -> None:
             ended.set()
 
     request = owner.submit(silent)
-    threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    request._queue = Awaited(request._queue)  # type: ignore[assignment]
     with pytest.raises(KeyboardInterrupt):
         next(request)
-    assert ended.wait(5)
+    assert ended.wait(PATIENCE)
 
 
 def test_the_owner_thread_cannot_wait_for_itself(owner: Owner) -> None:
@@ -189,7 +208,7 @@ def test_the_owner_thread_cannot_wait_for_itself(owner: Owner) -> None:
 def test_closing_from_the_owner_thread() -> None:
     owner = Owner("self")
     owner.post(owner.close)
-    owner._thread.join(60)
+    owner._thread.join(PATIENCE)
     assert not owner._thread.is_alive()
 
 
@@ -224,6 +243,6 @@ def test_a_forked_child_gets_a_clear_error(owner: Owner) -> None:
     here, there = multiprocessing.Pipe()
     child = multiprocessing.get_context("fork").Process(target=_use_in_child, args=(owner, there))
     child.start()
-    assert here.poll(10) and f"lives in process {os.getpid()}" in here.recv()
-    child.join(60)
+    assert here.poll(PATIENCE) and f"lives in process {os.getpid()}" in here.recv()
+    child.join(PATIENCE)
     assert child.exitcode == 0 and owner.call(lambda: 2) == 2

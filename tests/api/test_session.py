@@ -151,7 +151,7 @@ def test_one_session_from_many_threads(engine: Engine) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(300)
         assert session.token_ids == [1, 2] + [5] * 8
 
 

@@ -166,7 +166,7 @@ def test_an_engine_that_closes_under_all_of_it(tmp_path: Path) -> None:
         "lily-nano", max_context=2048, memory_limit="512MiB", prefix_cache_bytes="16MiB", cache_dir=tmp_path,
         progress=False,
     )  # fmt: skip
-    session, working = engine.prefill(STEM), threading.Barrier(7, timeout=60)
+    session, working = engine.prefill(STEM), threading.Barrier(7, timeout=300)
 
     def work(n: int) -> None:
         calls: list[Callable[[], object]] = [
@@ -193,7 +193,7 @@ def test_an_engine_that_closes_under_all_of_it(tmp_path: Path) -> None:
     closing = threading.Thread(target=lambda: (working.wait(), threading.Event().wait(0.5), engine.close()))
     closing.start()
     in_threads(work)
-    closing.join(60)
+    closing.join(300)
     session.close()
     with Engine("lily-nano", max_context=2048, cache_dir=tmp_path, progress=False) as again:
         assert again.generate(ending(0), max_tokens=1).usage.prompt_tokens == 102
