@@ -37,7 +37,7 @@ def environment(hub: HubServer, tmp_path: Path) -> dict[str, str]:
 
 def lily(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-m", "lily", *arguments], env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "lily", *arguments], env=environment, capture_output=True, text=True, timeout=600
     )
     assert "Traceback" not in done.stderr
     return done
