@@ -12,9 +12,10 @@ import pytest
 
 import lily
 
-# A slow, shared machine is no reason for a property test to fail: no deadline per example.
-hypothesis.settings.register_profile("default", deadline=None, max_examples=50)
-hypothesis.settings.register_profile("soak", deadline=None, max_examples=2000)
+# A slow, shared machine is no reason for a property test to fail: no deadline per example, and none for making them.
+PATIENT = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("default", PATIENT, max_examples=50)
+hypothesis.settings.register_profile("soak", PATIENT, max_examples=2000)
 hypothesis.settings.load_profile("default")
 
 # Skips that no installation could mend say "this machine has no ...", or how the cpu device answers to an
