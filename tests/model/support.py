@@ -1,5 +1,9 @@
 """What tests of the runtime share: loading, steps, and the gate that decides whether logits are right."""
 
+import os
+from itertools import pairwise
+from pathlib import Path
+
 import numpy as np
 
 from lily import _core
@@ -70,3 +74,13 @@ def nearest_choice(folder, token_ids):
 
     forward(checkpoint, token_ids, chunk_size=64, positions=[len(token_ids) - 1], trace=trace)
     return min(gaps)
+
+
+def resident_bytes():
+    """Memory of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def least_growth(readings):
+    """From one reading to the next: a leak goes on, and what happens to a process once does not."""
+    return min(later - earlier for earlier, later in pairwise(readings))

@@ -16,7 +16,7 @@ from lily.errors import DeviceError, MemoryLimitError, SnapshotError
 from lily.state_file import StateFile
 from tests.model.metal import require_metal
 from tests.model.rig import BORDER, FINGERPRINTS, Rig, tokens
-from tests.model.support import check_gate
+from tests.model.support import check_gate, least_growth, resident_bytes
 from tests.softmetal import control
 
 MAX_BUFFER_SECONDS = 0.1  # kBudgetSeconds of the Metal device
@@ -234,7 +234,7 @@ def test_behaviour_10_after_200_rounds_memory_is_where_it_was(make_rig, device):
     soak = hypothesis.settings().max_examples > hypothesis.settings.get_profile("default").max_examples
     rounds = 200 if soak or device == "cpu" else 60  # of which software Metal needs a fifth of a second each
     rig = make_rig(prefix_cache_bytes=2 << 20)
-    conversation, levels, early = STEM, set(), 0
+    conversation, levels, resident = STEM, set(), []
     for n in range(rounds):
         conversation = conversation if len(conversation) < 500 else STEM
         with rig.session() as session:
@@ -244,13 +244,9 @@ def test_behaviour_10_after_200_rounds_memory_is_where_it_was(make_rig, device):
         use = settled(rig)
         assert use["snapshot_bytes"] <= use["snapshot_limit_bytes"]
         levels.add((use["free_slots"] + use["kept_slots"], use["kept_pages"] - use["reclaimable_pages"]))
-        if n == rounds // 2:
-            early = resident_bytes()
+        if (n + 1) % (rounds // 4) == 0:
+            resident.append(resident_bytes())
     assert len(levels) == 1, "nothing is held but by snapshots"
-    assert resident_bytes() - early < 4 << 20
+    assert least_growth(resident) < 1 << 20
     rig.cache.clear()
     assert settled(rig)["snapshot_bytes"] == 0
-
-
-def resident_bytes():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

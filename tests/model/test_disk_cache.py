@@ -155,7 +155,7 @@ rng = random.Random(seed)
 disk = DiskCache(cache, FINGERPRINTS, limit_bytes=4 << 20)
 end, rounds = time.monotonic() + seconds, 0
 with Rig(folder, disk=disk) as rig:
-    while time.monotonic() < end or rounds < 10:
+    while time.monotonic() < end or rounds < 10 or not rig.cache.stats().disk_hits:
         stem, ending = rng.randrange(4), rng.randrange(6)
         prompt = [BORDER, *tokens(stem, 90 + 40 * stem), BORDER, *tokens(100 + ending, 70)]
         reused, logits = rig.reused(prompt)
@@ -199,7 +199,7 @@ def test_two_processes_share_a_folder(checkpoint, tmp_path):
             except (FileNotFoundError, ValueError):
                 continue
     for worker in workers:
-        output, errors = worker.communicate(timeout=seconds + 120)
+        output, errors = worker.communicate(timeout=seconds + 300)
         assert worker.returncode == 0, errors
         rounds, disk_hits = map(int, output.split())
         assert rounds >= 10 and disk_hits > 0
