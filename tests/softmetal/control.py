@@ -1,6 +1,7 @@
 """What tests set and ask of software Metal."""
 
 import ctypes
+import time
 from functools import cache
 
 from lily import _core
@@ -37,6 +38,15 @@ class Control:
         lines = self._library.softmetal_live_objects().decode().splitlines()
         return {name: int(count) for name, count in (line.rsplit(" ", 1) for line in lines)}
 
+    def left_over(self, before: dict[str, int]) -> dict[str, int]:
+        """What lives beyond that. A queue's thread lets go of its last work a moment later: ten seconds for that."""
+        deadline = time.monotonic() + 10
+        while more := {name: n for name, n in self.live_objects().items() if n > before.get(name, 0)}:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+        return more
+
 
 def is_present() -> bool:
     """Whether lily was built over software Metal."""
@@ -61,3 +71,8 @@ def take_reports() -> list[str]:
 def live_objects() -> dict[str, int]:
     """Control.live_objects of the software Metal in the extension."""
     return _of_core().live_objects()
+
+
+def left_over(before: dict[str, int]) -> dict[str, int]:
+    """Control.left_over of the software Metal in the extension."""
+    return _of_core().left_over(before)

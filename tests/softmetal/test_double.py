@@ -2,7 +2,6 @@
 
 import ctypes
 import re
-import time
 
 import pytest
 
@@ -19,14 +18,6 @@ def driver():
     library = ctypes.CDLL(str(build()))
     library.run_scenario.restype = ctypes.c_char_p
     return library
-
-
-def live_objects_after_work(control):
-    """The queue's thread lets go of the last command buffer after it has signalled: ten seconds for that."""
-    deadline = time.monotonic() + 10
-    while control.live_objects() != ONLY_THE_DEVICE and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return control.live_objects()
 
 
 @pytest.fixture
@@ -189,7 +180,7 @@ def test_ordered_failures(scenario, metal4):
 def test_a_stalled_gpu(scenario, control, metal4):
     assert scenario("stall", metal4, stalls=True) == ("waiting", NOTHING)
     control.configure()
-    assert live_objects_after_work(control) == ONLY_THE_DEVICE  # its reports are not the next test's
+    assert control.left_over(ONLY_THE_DEVICE) == {}  # its reports are not the next test's
 
 
 def test_binary_archives(scenario):
@@ -200,4 +191,4 @@ def test_binary_archives(scenario):
 def test_hosts_leave_no_objects(scenario, control, metal4):
     for _ in range(3):
         scenario("barrier", metal4)
-    assert live_objects_after_work(control) == ONLY_THE_DEVICE
+    assert control.left_over(ONLY_THE_DEVICE) == {}

@@ -39,7 +39,8 @@ int main(int argc, char** argv) {
   }
   objc_autoreleasePoolPop(pool);
   for (const std::string& report : softmetal::take_reports()) std::printf("report: %s\n", report.c_str());
-  for (int i = 0; i < 200 && softmetal::live_objects().size() > 1; ++i)
+  // A queue's thread lets go of its last command buffer a moment later: ten seconds for that.
+  for (int i = 0; i < 1000 && softmetal::live_objects().size() > 1; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   for (const auto& [name, count] : softmetal::live_objects())
     if (name != "SoftDevice") std::printf("alive: %s %ld\n", name.c_str(), count);
