@@ -146,7 +146,7 @@ static std::uintptr_t begin_of(id<MTLAllocation> allocation) {
 }
 - (BOOL)await:(uint64_t)value {
   std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, std::chrono::seconds(30), [&] { return value_ >= value; });
+  return changed_.wait_for(lock, std::chrono::seconds(10), [&] { return value_ >= value; });
 }
 - (uint64_t)signaledValue {
   uint64_t value;
