@@ -37,7 +37,7 @@ def run_in_shell(code: str, folder: Path) -> str:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", code],
-        cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=300,
+        cwd=folder, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout

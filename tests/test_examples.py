@@ -22,7 +22,7 @@ def run(name: str, *arguments: str, **variables: str) -> subprocess.CompletedPro
         [sys.executable, str(EXAMPLES / name), *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         env=environment | variables,
     )
 

@@ -65,7 +65,7 @@ def affinities_with(files):
 def test_threads_keep_to_a_node():
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < 2:
-        pytest.skip("needs two processors")
+        pytest.skip("this machine has one processor")
     first, *others = allowed
     found = affinities_with({"online": "0-1", "node0/cpulist": first, "node1/cpulist": ",".join(map(str, others))})
     caller, *workers = found

@@ -44,7 +44,7 @@ def test_a_search_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
                "from tools.fuzz.run import main; sys.exit(main())"]  # fmt: skip
     command += ["--built", "built", "header_json=2000", "safetensors=1000", "--processes", "2", "--record", "records"]
     environment = {"PATH": str(tmp_path), "HOME": str(tmp_path)}  # neither git nor a compiler
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=300)
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=600)
     (path,) = (tmp_path / "records").iterdir()
     record = json.loads(path.read_text())
     assert record["code"] == {"commit": "0123456789abcdef", "compiler": "clang version 14"}

@@ -10,7 +10,7 @@ RECIPE = Path(__file__).parents[2] / "tools" / "nano"
 
 
 def run(script: str, *arguments: str) -> None:
-    subprocess.run([sys.executable, RECIPE / script, *arguments], check=True, timeout=120)
+    subprocess.run([sys.executable, RECIPE / script, *arguments], check=True, timeout=1200)
 
 
 def test_tasks_regenerate_the_evaluation_set(lily_nano: Path, tmp_path: Path) -> None:
