@@ -26,17 +26,19 @@ void check_split() {
   const Device::Ticket unmeasured = device->commit(*executable, 0);
   expect(unmeasured == 1, "before anything is measured the program is one command buffer");
   device->wait(unmeasured);
-  Device::Ticket last = unmeasured, buffers = 0;
-  double seconds = 1e9;  // the least: what else the machine does makes a run longer
-  for (int i = 0; i < 2; ++i) {
+  Device::Ticket last = unmeasured;
+  std::string said;
+  // The cuts come from the runs before: where others make the machine slower than it was then, the next run has finer ones.
+  for (int i = 0; i < 5; ++i) {
     const auto begin = std::chrono::steady_clock::now();
     const Device::Ticket ticket = device->commit(*executable, 0);
     device->wait(ticket);
-    seconds = std::min(seconds, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
-    buffers = ticket - std::exchange(last, ticket);
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const Device::Ticket buffers = ticket - std::exchange(last, ticket);
+    if (buffers > 1 && buffers > static_cast<Device::Ticket>(seconds / 0.2)) return;
+    said = std::to_string(seconds) + " seconds were cut into " + std::to_string(buffers);
   }
-  const auto wanted = static_cast<Device::Ticket>(seconds / 0.2);
-  expect(buffers > wanted && buffers > 1, std::to_string(seconds) + " seconds were cut into " + std::to_string(buffers));
+  expect(false, said);
 }
 
 // Field `index` of a dispatch's arguments.
