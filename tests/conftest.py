@@ -51,6 +51,15 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def patience() -> Iterator[None]:
+    """On a busy machine software Metal is slow; that is no hang."""
+    with pytest.MonkeyPatch.context() as environment:
+        if "LILY_METAL_DEBUG" not in os.environ:
+            environment.setenv("LILY_METAL_DEBUG", "timeout=600")
+        yield
+
+
 @pytest.fixture(scope="session")
 def lily_nano() -> Path:
     """Folder of lily-nano: a real checkpoint of the family in 8 MB, trained for tests and demos."""

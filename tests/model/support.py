@@ -17,6 +17,8 @@ HAIR = 5e-4  # of router logits, whose spread is 1.5: three times the widest gap
 
 def load(folder, **options):
     options = {"memory_limit": LIMIT, "max_context": 2048, "dtype": "float32"} | options
+    if options.get("device") == "metal":  # on a busy machine software Metal is slow; that is no hang
+        options["debug"] = ",".join(filter(None, (options.get("debug"), "timeout=600")))
     return _core.Runtime(str(folder), _core.ModelConfig(**load_config(folder).core_arguments()), **options)
 
 
