@@ -32,12 +32,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--forbid-skips", action="store_true", help="a skip that an installation could mend fails the run")
 
 
+def forbidden_skips(config: pytest.Config) -> dict[str, str]:
+    """Reasons, by tests."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if not config.getoption("--forbid-skips") or reporter is None:
+        return {}
+    reasons = {report.nodeid: report.longrepr[2] for report in reporter.stats.get("skipped", [])}
+    return {test: reason for test, reason in reasons.items() if not OF_THE_MACHINE.search(reason)}
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if not session.config.getoption("--forbid-skips") or reporter is None:
-        return
-    if not all(OF_THE_MACHINE.search(report.longrepr[2]) for report in reporter.stats.get("skipped", [])):
+    if forbidden_skips(session.config) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if skips := forbidden_skips(config):
+        terminalreporter.section("the run fails: --forbid-skips")
+        for test, reason in skips.items():
+            terminalreporter.write_line(f"{test}: {reason}")
 
 
 @pytest.fixture(scope="session", autouse=True)
