@@ -1,4 +1,4 @@
-"""The machine: its processor, cores and memory, and how fast its cores read memory and multiply."""
+"""The machine: its processor and memory, and how fast its cores read memory and multiply."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def describe_machine() -> dict[str, object]:
     return {
         "processor": processor(),
         "architecture": platform.machine(),
-        "cores": usable_cores(),
+        "logical_processors": logical_processors(),
         "memory_bytes": total_bytes(),
         "system": platform.platform(),
     }
@@ -54,8 +54,8 @@ def processor() -> str:
     return match[1].strip() if match else platform.machine()
 
 
-def usable_cores() -> int:
-    """Logical processors that this process may use."""
+def logical_processors() -> int:
+    """Those that this process may use: a core has one, or two with hyper-threading."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
@@ -67,19 +67,19 @@ def sysctl(name: str) -> str | None:
 
 
 def read_bytes_per_second(num_bytes: int = _READ_BYTES) -> float:
-    """How fast all usable cores together read memory, each its own part: the best of a few passes.
+    """How fast all logical processors together read memory, each its own part: the best of a few passes.
 
     num_bytes: to read; less where less than four times as much is available.
     """
-    cores = usable_cores()
-    words = max(min(num_bytes, available_bytes() // 4) // 8 // cores, 1 << 10)
-    parts = [np.ones(words, np.int64) for _ in range(cores)]  # written, so that every page exists
+    threads = logical_processors()
+    words = max(min(num_bytes, available_bytes() // 4) // 8 // threads, 1 << 10)
+    parts = [np.ones(words, np.int64) for _ in range(threads)]  # written, so that every page exists
     fastest = 0.0
-    with ThreadPoolExecutor(cores) as pool:
+    with ThreadPoolExecutor(threads) as pool:
         for _ in range(_READS):
             start = time.perf_counter()
             list(pool.map(np.max, parts))  # NumPy lets other threads run meanwhile
-            fastest = max(fastest, 8 * words * cores / (time.perf_counter() - start))
+            fastest = max(fastest, 8 * words * threads / (time.perf_counter() - start))
     return fastest
 
 

@@ -16,7 +16,7 @@ from tests.cli.test_cli import NANO
 def test_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert report["machine"]["cores"] >= 1 and report["versions"]["lily"] == __version__
+    assert report["machine"]["logical_processors"] >= 1 and report["versions"]["lily"] == __version__
     assert report["devices"]["cpu"].endswith("kernels") and report["devices"]["cpu_kernels"].startswith("prebuilt")
     assert "baseline" in report["devices"]["cpu_instruction_sets"]
     assert main(["doctor"]) == 0

@@ -28,9 +28,9 @@ _USER_TOKENS: Final = 32  # of each user in the burst, behind the shared system 
 class Row:
     """One line: a test at a context length. Times are of one run (prefill, warm, burst: a prompt; decode: a token).
 
-    read_gb_per_second: of decode, by the bytes that a step cannot avoid; part_of_read_rate: of what the cores can read.
-    multiply_gop_per_second: of prefill, by the operations of the weights' products; part_of_multiply_rate: of what the
-    cores can multiply, of the CPU device alone.
+    read_gb_per_second: of decode, by the bytes that a step cannot avoid; part_of_read_rate: of the machine's, which the
+    header has. multiply_gop_per_second: of prefill, by the operations of the weights' products; part_of_multiply_rate:
+    of the machine's, on the CPU device alone.
     """
 
     test: str
@@ -87,10 +87,10 @@ def _run(options: argparse.Namespace) -> int:
             "model": options.model,
             "device": engine.runtime.device_description,
             "dtype": engine.runtime.dtype,
-            "read_gb_per_second": round(read_rate / 1e9, 2),
+            "machine_read_gb_per_second": round(read_rate / 1e9, 2),
         }
         if multiply_rate is not None:
-            header["multiply_gop_per_second"] = round(multiply_rate / 1e9, 1)
+            header["machine_multiply_gop_per_second"] = round(multiply_rate / 1e9, 1)
         if options.json:
             rows = [asdict(row) for context in contexts for row in bench.rows(context)]
             print(json.dumps({"header": header, "rows": rows}, ensure_ascii=False))
