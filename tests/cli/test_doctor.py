@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -43,10 +44,14 @@ def test_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", *NANO, "--json"]) == 0
     model = json.loads(capsys.readouterr().out)["model"]
     assert model["stop_ids"] == {"4072": "<|im_end|>", "4070": "<|endoftext|>"}
-    assert model["context_that_fits"] == 1024 and model["planned_memory"]["weights"] > 0
-    assert list(model["needs_bytes"]) == ["1024", "4096", "8192"]
+    assert model["context_that_fits"] == 1024 and model["takes_at_most_bytes"]["weights"] > 0
+    assert list(model["needs_at_least_bytes"]) == ["1024", "4096", "8192"]
     assert main(["doctor", *NANO]) == 0
-    assert "1,024 tokens: " in capsys.readouterr().out
+    assert model["sequences_at_once"] >= 2 and model["prefix_cache_limit_bytes"] > 0
+    lines = dict(line.strip().split("  ", 1) for line in capsys.readouterr().out.splitlines() if line[:2] == "  ")
+    assert re.match(r" +1,024 tokens: \d+\.\d\d MiB, 4,096 tokens: ", lines["needs at least"])
+    for name in ("takes at most", "load report"):  # no number of bytes without its unit
+        assert re.search(r" (weights|copied) 7\.68 MiB", lines[name]) and not re.search(r"\d{4}|_bytes", lines[name])
 
 
 @pytest.mark.parametrize("context", [256, 1000, 8192])
@@ -98,7 +103,7 @@ def test_kept_metal_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     folder = tmp_path / "Library" / "Caches" / "lily"
     folder.mkdir(parents=True)
     (folder / "metal-0123456789abcdef.archive").write_bytes(b"x" * 2048)
-    assert metal_kernels() == f"prebuilt for 1 combinations of model, GPU and system: 2.00 KiB in {folder}"
+    assert metal_kernels().startswith(f"prebuilt, 2.00 KiB in {folder}, files: 1 ")
 
 
 GIB = 1 << 30

@@ -143,7 +143,8 @@ def metal_kernels() -> str:
     if not archives:
         return f"compiled at the first start of a model, then kept in {folder}"
     num_bytes = sum(path.stat().st_size for path in archives)
-    return f"prebuilt for {len(archives)} combinations of model, GPU and system: {format_bytes(num_bytes)} in {folder}"
+    kept = f"{format_bytes(num_bytes)} in {folder}, files: {len(archives)}"
+    return f"prebuilt, {kept} (one for each model, GPU, system and build of lily)"
 
 
 def _has_instructions(isa: str) -> bool:
@@ -165,12 +166,14 @@ def _model(engine: Engine) -> dict[str, object]:
         "dtype": runtime.dtype,
         "context_that_fits": engine.max_context,
         "longest_context": longest,
-        "needs_bytes": {str(context): needed_bytes(engine, context) for context in lengths},
+        "needs_at_least_bytes": {str(context): needed_bytes(engine, context) for context in lengths},
+        "takes_at_most_bytes": runtime.memory_bytes,
+        "sequences_at_once": runtime.max_timelines,
+        "prefix_cache_limit_bytes": runtime.state_use["snapshot_limit_bytes"],
         "prefill_chunk_tokens": runtime.max_chunk_tokens,
         "vocab_size": config.vocab_size,
         "stop_ids": {str(token_id): tokens.decode([token_id]) for token_id in engine.stop_token_ids},
         "sampling_defaults": dict(config.sampling_defaults),
-        "planned_memory": runtime.memory_bytes,
         "load_report": runtime.load_report,
     }
 
@@ -216,7 +219,7 @@ def _described(check: Check) -> str:
 def _print_fact(name: str, value: object) -> None:
     in_bytes = name.endswith("_bytes") or name == "memory"
     label = name.removesuffix("_bytes").replace("_", " ")
-    if name == "needs_bytes" and isinstance(value, Mapping):
+    if name == "needs_at_least_bytes" and isinstance(value, Mapping):
         value = {f"{int(context):,} tokens:": needed for context, needed in value.items()}
     if isinstance(value, list) and any(len(str(item)) > _SHORT for item in value):
         print(f"  {label}")
@@ -228,7 +231,11 @@ def _print_fact(name: str, value: object) -> None:
 
 def _shown(value: object, in_bytes: bool) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_shown(v, in_bytes)}" for key, v in value.items()) or "none"
+        parts = (
+            f"{key.removesuffix('_bytes')} {_shown(part, in_bytes or key.endswith('_bytes'))}"
+            for key, part in value.items()
+        )
+        return ", ".join(parts) or "none"
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     if isinstance(value, bool):
