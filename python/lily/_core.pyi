@@ -5,7 +5,7 @@ import numpy.typing
 
 class Device:
     def __init__(
-        self, name: str, *, sizes: Mapping[str, int], rms_norm_eps: float = 1e-06, threads: int = 0, debug: str = ""
+        self, name: str, *, sizes: Mapping[str, int], rms_norm_eps: float = 1e-06, debug: str = ""
     ) -> None: ...
     @property
     def description(self) -> str: ...

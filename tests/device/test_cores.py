@@ -17,7 +17,7 @@ AFFINITIES = f"""
 import json, os
 from lily import _core
 before = {{*os.listdir("/proc/self/task")}}
-device = _core.Device("cpu", sizes={NANO}, threads=4)
+device = _core.Device("cpu", sizes={NANO}, debug="threads=4")
 workers = sorted({{*os.listdir("/proc/self/task")}} - before, key=int)
 print(json.dumps([sorted(os.sched_getaffinity(thread)) for thread in (0, *map(int, workers))]))
 """

@@ -31,7 +31,7 @@ def norm_buffers():
 @pytest.mark.parametrize("debug", ["", "baseline", "checked", "shuffled", "checked,shuffled"])
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_runs_a_kernel_in_every_mode(debug, threads):
-    device = _core.Device("cpu", sizes=SIZES, debug=debug, threads=threads)
+    device = _core.Device("cpu", sizes=SIZES, debug=f"threads={threads},{debug}")
     x, gain, y = norm_buffers()
     device.run("rms_norm_f32", ARGS, [x, gain, y], (ROWS, 1, 1))
     wide = x.astype(np.float64)
@@ -57,7 +57,7 @@ def test_results_below_the_normal_range_become_zero_and_only_in_kernels(debug):
 def test_the_callers_rounding_is_not_that_of_kernels_and_stays(debug):
     libm = ctypes.CDLL("libm.so.6")
     upward = {"x86_64": 0x800, "aarch64": 0x400000}[platform.machine()]
-    device = _core.Device("cpu", sizes=SIZES, debug=debug, threads=1)
+    device = _core.Device("cpu", sizes=SIZES, debug=f"threads=1,{debug}")
     x, gain, expected = norm_buffers()
     device.run("rms_norm_f32", ARGS, [x, gain, expected], (ROWS, 1, 1))
     y = np.zeros_like(expected)
@@ -102,8 +102,10 @@ def test_checked_mode_closes_buffers_of_other_dispatches_for_writing():
 def test_errors_say_what_is_wrong():
     with pytest.raises(DeviceError, match=r'"opencl" is not available'):
         _core.Device("opencl", sizes=SIZES)
-    with pytest.raises(DeviceError, match=r'unknown debug switch "fast".*checked, shuffled'):
-        _core.Device("cpu", sizes=SIZES, debug="fast")
+    for word in ("fast", "threads", "threads=", "threads=0", "threads=2x", "threads=-1", "threads=4294967296"):
+        message = f'unknown debug switch "{word}".*known here: checked, shuffled, threads=N, '
+        with pytest.raises(DeviceError, match=message):
+            _core.Device("cpu", sizes=SIZES, debug=f"checked,{word}")
     with pytest.raises(ValueError, match='missing model size "head_dim"'):
         _core.Device("cpu", sizes={k: v for k, v in SIZES.items() if k != "head_dim"})
     device = _core.Device("cpu", sizes=SIZES)
@@ -132,12 +134,12 @@ def test_a_refused_thread_is_an_error_and_those_made_end():
         resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, 8 << 20))
         resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), used + (64 << 20)))
         try:
-            _core.Device("cpu", sizes=NANO, threads=64)
+            _core.Device("cpu", sizes=NANO, debug="threads=64")
         except DeviceError as error:
             print(error.code, error)
-        _core.Device("cpu", sizes=NANO, threads=2)
+        _core.Device("cpu", sizes=NANO, debug="threads=2")
     """
     command = [sys.executable, "-c", textwrap.dedent(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"threads the system refuses thread \d+ of 64 \(.+\); ask for at most \d+\n", done.stdout)
+    assert re.fullmatch(r"threads the system refuses thread \d+ of 64 \(.+\); .+ LILY_CPU_DEBUG=threads=\d+\n", done.stdout)

@@ -53,9 +53,8 @@ class Run:
         name = f"{stem}_{self.activation}{form}"
         key = frozenset(sizes.items())
         if key not in self.devices:
-            self.devices[key] = _core.Device(
-                self.device, sizes=sizes, rms_norm_eps=EPS, threads=self.threads, debug=self.debug
-            )
+            debug = f"{self.debug},threads={self.threads}" if self.device == "cpu" else self.debug
+            self.devices[key] = _core.Device(self.device, sizes=sizes, rms_norm_eps=EPS, debug=debug)
         halves = halves_of(name, self.activation)
         # The binding takes plain numbers: table rows go as their bytes.
         plain = [

@@ -5,7 +5,8 @@
 
 int main() {
   const char* separator = "";
-  for (const std::string_view isa : lily::cpu::available_isas()) {
+  for (const auto& [isa, is_available] : lily::cpu::isas()) {
+    if (!is_available()) continue;
     std::printf("%s%.*s", separator, int(isa.size()), isa.data());
     separator = " ";
   }

@@ -49,7 +49,7 @@ def build(folder: PtxFolder, jobs: int) -> int:
         """The CPU in the place of the Metal device, noting what it runs."""
 
         def __init__(self, name: str, *, sizes: Mapping[str, int], rms_norm_eps: float = 1e-6, **_: Any) -> None:
-            self._device = device("cpu", sizes=sizes, rms_norm_eps=rms_norm_eps, threads=jobs)
+            self._device = device("cpu", sizes=sizes, rms_norm_eps=rms_norm_eps, debug=f"threads={jobs}")
             self._model = tuple(sorted(sizes.items())), rms_norm_eps
 
         def run(self, kernel: str, args: bytes, buffers: Sequence[NDArray[Any]], extent: tuple[int, int, int]) -> None:

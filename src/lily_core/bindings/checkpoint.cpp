@@ -90,7 +90,7 @@ class WeightsReader {
 
 nb::tuple load_weights_to_arrays(const std::string& folder, const ModelConfig& config, const std::string& device_name,
                                  const std::optional<LoadProgress>& progress) {
-  const std::unique_ptr<Device> device = make_device(device_name, config, {});
+  const std::unique_ptr<Device> device = make_device(device_name, config, "");
   Checkpoint checkpoint(folder);
   const Weights weights = load_weights(checkpoint, config, *device, progress.value_or(LoadProgress()));
   nb::dict report;

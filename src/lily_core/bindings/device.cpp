@@ -28,8 +28,8 @@ using Array = nb::ndarray<nb::numpy, nb::c_contig, nb::device::cpu>;
 class BoundDevice {
  public:
   BoundDevice(const std::string& name, const std::map<std::string, std::uint32_t>& sizes, double rms_norm_eps,
-              std::uint32_t threads, const std::string& debug)
-      : device_(make_device(name, constants_from(sizes, static_cast<float>(rms_norm_eps)), {threads, debug})) {}
+              const std::string& debug)
+      : device_(make_device(name, constants_from(sizes, static_cast<float>(rms_norm_eps)), debug)) {}
 
   std::string description() const { return device_->description(); }
   std::uint64_t memory_bytes() const { return traits_of(device_->name()).memory_bytes; }
@@ -75,9 +75,8 @@ class BoundDevice {
 
 void bind_device(nb::module_& m) {
   nb::class_<BoundDevice>(m, "Device", "A device that runs single kernels on NumPy arrays.")
-      .def(nb::init<const std::string&, const std::map<std::string, std::uint32_t>&, double, std::uint32_t, const std::string&>(),
-           nb::arg("name"), nb::kw_only(), nb::arg("sizes"), nb::arg("rms_norm_eps") = 1e-6, nb::arg("threads") = 0,
-           nb::arg("debug") = "")
+      .def(nb::init<const std::string&, const std::map<std::string, std::uint32_t>&, double, const std::string&>(),
+           nb::arg("name"), nb::kw_only(), nb::arg("sizes"), nb::arg("rms_norm_eps") = 1e-6, nb::arg("debug") = "")
       .def_prop_ro("description", &BoundDevice::description)
       .def_prop_ro("notes", &BoundDevice::notes, "What the device chose to do at its start, and why; may be empty.")
       .def_prop_ro("memory_bytes", &BoundDevice::memory_bytes, "What the device can hold at once; 0: what the machine has.")

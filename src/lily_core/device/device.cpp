@@ -32,10 +32,10 @@ DeviceTraits traits_of(std::string_view device_name) {
   throw_unavailable(device_name);
 }
 
-std::unique_ptr<Device> make_device(std::string_view name, const ModelConstants& model, const DeviceOptions& options) {
-  if (name == "cpu") return cpu::make_cpu_device(model, options);
+std::unique_ptr<Device> make_device(std::string_view name, const ModelConstants& model, std::string_view debug) {
+  if (name == "cpu") return cpu::make_cpu_device(model, debug);
 #ifdef LILY_METAL
-  if (name == "metal") return metal::make_metal_device(model, options);
+  if (name == "metal") return metal::make_metal_device(model, debug);
 #endif
   throw_unavailable(name);
 }

@@ -106,11 +106,6 @@ class Device {
   virtual void wait(Ticket ticket) = 0;
 };
 
-struct DeviceOptions {
-  std::uint32_t threads = 0;  // of the cpu device; 0: one per core
-  std::string debug;          // comma-separated switches of the device (docs/design/kernels.md, "Barriers")
-};
-
 // What "auto" means to users: the GPU of a Mac, else the CPU.
 #ifdef __APPLE__
 constexpr const char* kDefaultDevice = "metal";
@@ -125,7 +120,8 @@ Precision precision_of(std::string_view device_name, std::string_view dtype);
 // DeviceError when this build or machine has no such device.
 DeviceTraits traits_of(std::string_view device_name);
 
-// A device by name ("cpu") for a model of these sizes. DeviceError when this build or machine has no such device.
-std::unique_ptr<Device> make_device(std::string_view name, const ModelConstants& model, const DeviceOptions& options);
+// A device by name ("cpu") for a model of these sizes. debug: its switches, separated by commas (CONTRIBUTING.md). DeviceError for
+// one that it does not know, and when this build or machine has no such device.
+std::unique_ptr<Device> make_device(std::string_view name, const ModelConstants& model, std::string_view debug);
 
 }  // namespace lily

@@ -17,7 +17,7 @@ Runtime::Runtime(const std::string& folder, const ModelConfig& model_config, con
   // Before loading, by the bytes of the files; then, since some tensors are widened, by what the weights really take.
   plan_ = plan_memory(config, options.memory, checkpoint_.held_bytes());
   config.max_pages = pages_for(plan_.max_context);
-  device_ = make_device(device_name, config, {.debug = options.debug});
+  device_ = make_device(device_name, config, options.debug);
   Weights weights = load_weights(checkpoint_, config, *device_, progress);
   plan_ = plan_memory(config, options.memory, weights.mapped_bytes + weights.copied_bytes);
   plan_.max_context = std::min(plan_.max_context, config.max_pages * LILY_PAGE_TOKENS);

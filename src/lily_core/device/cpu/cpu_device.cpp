@@ -7,7 +7,6 @@
 #include <stdexcept>
 
 #include "device/cpu/access_guard.h"
-#include "device/cpu/cores.h"
 #include "device/cpu/cpu_buffer.h"
 #include "device/cpu/cpu_executable.h"
 #include "device/cpu/debug_switches.h"
@@ -23,12 +22,12 @@ namespace {
 
 class CpuDevice final : public Device {
  public:
-  CpuDevice(const ModelConstants& model, const DeviceOptions& options)
+  CpuDevice(const ModelConstants& model, std::string_view debug)
       : model_(model),
-        debug_(options.debug),
+        debug_(debug),
         kernels_(kernels_for(debug_.isa)),
         guard_(debug_.checked ? std::make_unique<AccessGuard>() : nullptr),
-        pool_(debug_.is_one_thread() ? 1 : options.threads ? options.threads : usable_cores()),
+        pool_(debug_.threads),
         scheduler_(pool_.size()),
         scratch_(pool_.size()) {}
 
@@ -185,8 +184,8 @@ Precision precision_of(std::string_view dtype) {
                               "\" is not supported by the cpu device; use \"float16\", \"float32\" or \"auto\"");
 }
 
-std::unique_ptr<Device> make_cpu_device(const ModelConstants& model, const DeviceOptions& options) {
-  return std::make_unique<CpuDevice>(model, options);
+std::unique_ptr<Device> make_cpu_device(const ModelConstants& model, std::string_view debug) {
+  return std::make_unique<CpuDevice>(model, debug);
 }
 
 }  // namespace lily::cpu

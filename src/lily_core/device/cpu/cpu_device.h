@@ -9,6 +9,6 @@ namespace lily::cpu {
 
 Precision precision_of(std::string_view dtype);
 
-std::unique_ptr<Device> make_cpu_device(const ModelConstants& model, const DeviceOptions& options);
+std::unique_ptr<Device> make_cpu_device(const ModelConstants& model, std::string_view debug);
 
 }  // namespace lily::cpu

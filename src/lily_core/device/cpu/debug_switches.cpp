@@ -1,41 +1,47 @@
 #include "device/cpu/debug_switches.h"
 
 #include <algorithm>
-#include <string_view>
 #include <vector>
 
+#include "device/cpu/cores.h"
 #include "device/cpu/isas.h"
+#include "device/debug_number.h"
 #include "device/device.h"
 
 namespace lily::cpu {
 namespace {
 
-std::string known(const std::vector<std::string_view>& isas) {
-  std::string text = "checked, shuffled";
-  for (const std::string_view name : isas) text += ", " + std::string(name);
+std::string known(const std::vector<Isa>& all) {
+  std::string text = "checked, shuffled, threads=N";
+  for (const Isa& isa : all)
+    if (isa.is_available()) text += ", " + std::string(isa.name);
   return text;
 }
 
 }  // namespace
 
-DebugSwitches::DebugSwitches(const std::string& text) {
-  const auto isas = available_isas();
-  isa = isas.front();
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string word = text.substr(begin, end - begin);
+DebugSwitches::DebugSwitches(std::string_view text) {
+  const std::vector<Isa> all = isas();
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), word.size() + 1));
+    const auto named = std::ranges::find(all, word, &Isa::name);
     if (word == "checked") {
       checked = true;
     } else if (word == "shuffled") {
       shuffled = true;
-    } else if (std::ranges::find(isas, word) != isas.end()) {
+    } else if (const auto number = debug_number(word, "threads")) {
+      threads = *number;
+    } else if (named != all.end() && named->is_available()) {
       isa = word;
     } else {
       throw DeviceError("cpu", "", "debug",
-                        "unknown debug switch \"" + word + "\" of the cpu device; known here: " + known(isas));
+                        "unknown debug switch \"" + std::string(word) + "\" of the cpu device; known here: " + known(all));
     }
-    begin = end + 1;
   }
+  if (isa.empty()) isa = std::ranges::find_if(all, [](const Isa& one) { return one.is_available(); })->name;
+  if (is_one_thread()) threads = 1;
+  if (!threads) threads = usable_cores();
 }
 
 }  // namespace lily::cpu

@@ -1,5 +1,7 @@
 #include "device/cpu/isas.h"
 
+#include <utility>
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #if defined(__linux__)
@@ -70,24 +72,24 @@ bool supports_i8mm() { return false; }
 #endif
 #endif
 
+bool is_everywhere() { return true; }
+
 }  // namespace
 
-std::vector<std::string_view> available_isas() {
-  std::vector<std::string_view> isas;
+std::vector<Isa> isas() {
 #if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (supports_amx()) isas.push_back("amx");
-  if (supports_v4()) {
-    isas.push_back("avx512");
-    isas.insert(adds_beside_products() ? isas.end() - 1 : isas.end(), "avx512_pairs");
-  }
-  if (supports_v3()) isas.push_back("avx2");
-#elif defined(__aarch64__)
-  if (supports_i8mm()) isas.push_back("i8mm");
-  if (supports_dotprod()) isas.push_back("dotprod");
-#endif
-  isas.push_back("baseline");
+  std::vector<Isa> isas = {{"amx", supports_amx},
+                           {"avx512_pairs", supports_v4},
+                           {"avx512", supports_v4},
+                           {"avx2", supports_v3},
+                           {"baseline", is_everywhere}};
+  if (!adds_beside_products()) std::swap(isas[1], isas[2]);
   return isas;
+#elif defined(__aarch64__)
+  return {{"i8mm", supports_i8mm}, {"dotprod", supports_dotprod}, {"baseline", is_everywhere}};
+#else
+  return {{"baseline", is_everywhere}};
+#endif
 }
 
 }  // namespace lily::cpu

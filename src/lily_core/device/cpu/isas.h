@@ -6,8 +6,13 @@
 
 namespace lily::cpu {
 
-// Those of this build that this machine runs, best first; the last is "baseline". On x86-64 "amx", "avx512_pairs", "avx512" and
-// "avx2", on arm64 "i8mm" and "dotprod".
-std::vector<std::string_view> available_isas();
+struct Isa {
+  std::string_view name;
+  bool (*is_available)();  // on this machine. That of "amx" asks Linux for the tile registers, which the process has from then on
+};
+
+// Those of this build, the best for this processor first. On x86-64 "amx", "avx512_pairs", "avx512" and "avx2", on arm64 "i8mm" and
+// "dotprod"; the last is "baseline", which every machine has.
+std::vector<Isa> isas();
 
 }  // namespace lily::cpu

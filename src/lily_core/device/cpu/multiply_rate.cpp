@@ -4,7 +4,6 @@
 #include <atomic>
 #include <chrono>
 
-#include "device/cpu/cores.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/debug_switches.h"
 #include "device/cpu/kernel_table.h"
@@ -39,7 +38,7 @@ double multiply_rate(std::string_view dtype, const std::string& debug) {
   const Operands operands = precision_of(dtype).suffix == "_i16" ? Operands::kInt16 : Operands::kFloat32;
   const DebugSwitches switches(debug);
   const MultiplyLoop loop = kernels_for(switches.isa).multiply_loop();
-  ThreadPool pool(switches.is_one_thread() ? 1 : usable_cores());
+  ThreadPool pool(switches.threads);
   double fastest = 0;
   for (int i = 0; i < kPasses; ++i) {
     Pass pass{loop, operands};

@@ -42,7 +42,8 @@ ThreadPool::ThreadPool(std::uint32_t threads) {
     stop();
     throw DeviceError("cpu", "", "threads",
                       "the system refuses thread " + std::to_string(made + 1) + " of " + std::to_string(threads) + " (" +
-                          error.what() + "); ask for at most " + std::to_string(made));
+                          error.what() + "); allow this process more threads, or set LILY_CPU_DEBUG=threads=" +
+                          std::to_string(made));
   }
 }
 

@@ -14,6 +14,6 @@ Precision precision_of(std::string_view dtype);
 // As lily::traits_of.
 DeviceTraits traits();
 
-std::unique_ptr<Device> make_metal_device(const ModelConstants& model, const DeviceOptions& options);
+std::unique_ptr<Device> make_metal_device(const ModelConstants& model, std::string_view debug);
 
 }  // namespace lily::metal

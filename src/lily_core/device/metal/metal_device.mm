@@ -286,10 +286,10 @@ DeviceTraits traits() {
   return gpu_traits(system_device().recommendedMaxWorkingSetSize);
 }
 
-std::unique_ptr<Device> make_metal_device(const ModelConstants& model, const DeviceOptions& options) {
+std::unique_ptr<Device> make_metal_device(const ModelConstants& model, std::string_view debug) {
   const AutoreleasePool pool;
-  const DebugSwitches debug(options.debug);
-  return std::make_unique<MetalDevice>(model, debug, form_choice(debug));
+  const DebugSwitches switches(debug);
+  return std::make_unique<MetalDevice>(model, switches, form_choice(switches));
 }
 
 }  // namespace lily::metal

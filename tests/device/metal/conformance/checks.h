@@ -33,7 +33,7 @@ inline void expect(bool condition, const std::string& what) {
   if (!condition) std::printf("%s\n", what.c_str());
 }
 
-inline std::unique_ptr<Device> make_device() { return metal::make_metal_device(ModelConstants{}, {0, debug}); }
+inline std::unique_ptr<Device> make_device() { return metal::make_metal_device(ModelConstants{}, debug); }
 
 struct Vectors {
   explicit Vectors(Device& device) : device(device) {}

@@ -126,7 +126,7 @@ void check_time() {
     for (const Dispatch& dispatch : prefill.segments()[3].dispatches)
       if (is_attention(dispatch)) stretches.push_back(&dispatch);
     for (const std::uint32_t position : {0u, 131'072 - rows}) {
-      const auto device = metal::make_metal_device(config_of_35b(), {0, debug});
+      const auto device = metal::make_metal_device(config_of_35b(), debug);
       Vectors vectors(*device);
       const auto unread = vectors.make("unread", 0);
       const auto step = device->allocate("step", sizeof(StepRow), Memory::kShared);
