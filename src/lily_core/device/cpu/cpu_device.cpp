@@ -88,14 +88,16 @@ class CpuDevice final : public Device {
    public:
     void reserve(std::size_t bytes) {
       if (bytes <= bytes_) return;
-      memory_.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{64})));
+      bytes = (bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
+      memory_.reset(static_cast<std::byte*>(::operator new(bytes, kAlignment)));
       bytes_ = bytes;
     }
     std::byte* data() const { return memory_.get(); }
 
    private:
+    static constexpr std::align_val_t kAlignment{kCacheLineBytes};
     struct Free {
-      void operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t{64}); }
+      void operator()(std::byte* memory) const { ::operator delete(memory, kAlignment); }
     };
     std::unique_ptr<std::byte, Free> memory_;
     std::size_t bytes_ = 0;

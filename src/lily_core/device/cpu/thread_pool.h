@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <thread>
 #include <vector>
@@ -11,6 +12,10 @@
 #endif
 
 namespace lily::cpu {
+
+// How far apart memory lies of which each thread writes its own: Apple silicon has cache lines of so many bytes, x86 fetches its
+// lines of 64 in pairs.
+inline constexpr std::size_t kCacheLineBytes = 128;
 
 inline void relax() {
 #if defined(__x86_64__)
@@ -54,9 +59,9 @@ class ThreadPool {
   Job job_ = nullptr;
   void* context_ = nullptr;
   std::vector<std::thread> workers_;
-  alignas(64) std::atomic<std::uint32_t> round_{0};  // changes when a job starts, and once more for the end
-  std::atomic<bool> is_open_{false};                 // whether workers may enter the job
-  alignas(64) std::atomic<std::uint32_t> inside_{0};  // workers that may be in it
+  alignas(kCacheLineBytes) std::atomic<std::uint32_t> round_{0};  // changes when a job starts, and once more for the end
+  std::atomic<bool> is_open_{false};                              // whether workers may enter the job
+  alignas(kCacheLineBytes) std::atomic<std::uint32_t> inside_{0};  // workers that may be in it
   std::atomic<bool> stop_{false};
 };
 
