@@ -1,4 +1,4 @@
-"""tools/check_mac.sh: the Metal device as the Mac's compiler would see it."""
+"""tools/check_mac.sh: the C++ and the Metal device as the Mac's compiler would see them."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ def check_mac(*files: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=600, env=env)
 
 
-def test_the_device_compiles_for_the_oldest_and_the_newest_macos() -> None:
+def test_everything_compiles_for_the_oldest_macos_and_the_metal_device_for_the_newest() -> None:
     done = check_mac()
     assert done.returncode == 0, done.stderr
     assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["macOS 15.0", "macOS 26.0"]
@@ -33,8 +33,9 @@ def test_the_device_compiles_for_the_oldest_and_the_newest_macos() -> None:
         ),
         ("NSUInteger length(id<MTLBuffer> b) { return [b size]; }", "no known instance method"),
         ("id<MTLBuffer> buffer(id<MTLDevice> d) { return d; }", "cannot initialize return object"),
+        ("#include <algorithm>\nauto f(std::uint64_t a, std::size_t b) { return std::max(a, b); }", "no matching function"),
     ],
-    ids=["Metal 4 without @available", "unknown selector", "wrong type"],
+    ids=["Metal 4 without @available", "unknown selector", "wrong type", "one type on Linux, two on a Mac"],
 )
 def test_a_fault_is_refused(tmp_path: Path, line: str, message: str) -> None:
     (tmp_path / "fault.mm").write_text(f"#import <Metal/Metal.h>\n{line}\n")
