@@ -48,7 +48,7 @@ PreparedWeight OutlineDevice::prepare(const HostWeight& weight) {
   const WeightForm form = common_form(weight);
   PreparedWeight prepared;
   prepared.format = format_name(form);
-  const auto add = [&](std::span<const HostMatrix> parts) {
+  for (const std::span<const HostMatrix> parts : weight.matrices()) {
     std::uint64_t elements = 0;
     for (const HostMatrix& part : parts) elements += std::uint64_t{weight.experts} * part.rows * weight.columns;
     const std::uint64_t pairs = elements / LILY_GROUP_SIZE * (form.wide_pairs ? 4 : 2);
@@ -56,13 +56,6 @@ PreparedWeight OutlineDevice::prepare(const HostWeight& weight) {
       prepared.owned.push_back(allocate(weight.name, length, Memory::kPrivate));
       prepared.ranges.push_back({prepared.owned.back().get(), 0, length});
     }
-  };
-  const std::span<const HostMatrix> parts(weight.parts);
-  if (weight.role == WeightRole::kGateUp || weight.role == WeightRole::kExpertsGateUp) {
-    add(parts.first(1));
-    add(parts.last(1));
-  } else {
-    add(parts);
   }
   return prepared;
 }

@@ -154,13 +154,7 @@ std::string format_name(const WeightForm& form) {
 
 PreparedWeight prepare_weight(const HostWeight& weight, const MapTensor& map, const Allocate& allocate) {
   Preparation preparation(weight, map, allocate);
-  const std::span<const HostMatrix> parts = weight.parts;
-  if (weight.role == WeightRole::kGateUp || weight.role == WeightRole::kExpertsGateUp) {
-    preparation.add(parts.first(1));   // gate
-    preparation.add(parts.subspan(1));  // up
-  } else {
-    preparation.add(parts);
-  }
+  for (const std::span<const HostMatrix> parts : weight.matrices()) preparation.add(parts);
   return preparation.take();
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,13 @@ struct HostWeight {
   std::uint32_t experts = 1;
   std::uint32_t columns = 0;
   std::vector<HostMatrix> parts;
+
+  // What a kernel binds as one matrix each: gate and up, or all parts stacked.
+  std::vector<std::span<const HostMatrix>> matrices() const {
+    const std::span<const HostMatrix> all = parts;
+    if (role == WeightRole::kGateUp || role == WeightRole::kExpertsGateUp) return {all.first(1), all.subspan(1)};
+    return {all};
+  }
 };
 
 // What a kernel binds for a weight: `format` is part of the kernel's name, `ranges` its buffers in order.
