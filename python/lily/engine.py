@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Unpack, cast, overload
 
 import numpy as np
@@ -20,6 +19,7 @@ from . import _core
 from .answer import ResponseFormat, ToolChoice
 from .async_stream import AsyncStream
 from .chat_template import RenderedPrompt, load_chat_template
+from .closing import Closing
 from .config import ModelConfig, load_config
 from .disk_cache import DiskCache
 from .engine_options import DeviceName, DtypeName, check_max_context, check_options
@@ -51,7 +51,7 @@ _numbers: Final = count()
 
 
 @names_nearest_keyword
-class Engine:
+class Engine(Closing):
     """A model on a device, ready for any number of requests from any thread.
 
     model: a folder, a Hugging Face id in the local cache, or "lily-nano", which comes with lily.
@@ -408,14 +408,6 @@ class Engine:
     def close(self) -> None:
         """Stop after the running step and free the model. Callers that wait get EngineClosedError. Twice is fine."""
         self._owner.close()
-
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         if self._owner.closed:

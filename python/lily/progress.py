@@ -6,10 +6,11 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, NoReturn
 
 from tqdm import TqdmWarning
+
+from .closing import Closing
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", TqdmWarning)  # a notebook without ipywidgets has bars of text, which will do
@@ -40,7 +41,7 @@ def wants_progress(option: ProgressOption) -> bool:
     return option is not False
 
 
-class ProgressReport:
+class ProgressReport(Closing):
     """Shows progress as it comes in, if at least `least` steps are to be done. Runs in the thread that waits."""
 
     def __init__(self, option: ProgressOption, description: str, unit: str, *, least: int = 1) -> None:
@@ -77,14 +78,6 @@ class ProgressReport:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-
-    def __enter__(self) -> ProgressReport:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def prefill_report(option: ProgressOption) -> ProgressReport:

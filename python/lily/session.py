@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from operator import index
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
+from .closing import Closing
 from .errors import ContextLengthError, EngineClosedError, MemoryLimitError
 from .generation import prefill_chunks
 from .keywords import names_nearest_keyword
@@ -26,7 +26,7 @@ from .token_ids import check_token_ids
 
 
 @names_nearest_keyword
-class Session:
+class Session(Closing):
     """A timeline: the tokens computed so far and the logits after the last one.
 
     Usable from any thread; calls on one session wait for each other. Made by `Engine.session` or `Engine.prefill`.
@@ -246,14 +246,6 @@ class Session:
         with self._lock:
             self._timeline = None
             self._finalizer()
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "closed" if self._timeline is None else f"{len(self._token_ids)} of {self._max_context} tokens"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from types import TracebackType
 
+from .closing import Closing
 from .errors import CancelledError
 from .keywords import names_nearest_keyword
 from .outputs import ChatChunk, ChatReply, Chunk, Completion, ToolCall
@@ -15,7 +15,7 @@ from .progress import Progress, ProgressReport
 
 
 @names_nearest_keyword
-class Stream(Iterator[Chunk]):
+class Stream(Iterator[Chunk], Closing):
     """Chunks of one request, one per token. Closing or dropping it, or Ctrl-C while waiting, cancels the request.
 
     A thread that waits in `next` while another one closes the stream gets CancelledError with the usage so far.
@@ -84,14 +84,6 @@ class Stream(Iterator[Chunk]):
         self._request.cancel()
         self._report.close()
 
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __del__(self) -> None:
         self._request.cancel()
 
@@ -100,7 +92,7 @@ class Stream(Iterator[Chunk]):
 
 
 @names_nearest_keyword
-class ChatStream(Iterator[ChatChunk]):
+class ChatStream(Iterator[ChatChunk], Closing):
     """Chunks of one answer: reasoning, content and tool calls apart. Closing works as for Stream."""
 
     def __init__(self, chunks: Stream, parser: ReplyParser) -> None:
@@ -159,14 +151,6 @@ class ChatStream(Iterator[ChatChunk]):
 
     def __repr__(self) -> str:
         return f"Chat{self._chunks!r}"
-
-    def __enter__(self) -> ChatStream:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _check_complete(chunks: Sequence[Chunk | ChatChunk]) -> None:
