@@ -120,8 +120,8 @@ Precision precision_of(std::string_view device_name, std::string_view dtype);
 // DeviceError when this build or machine has no such device.
 DeviceTraits traits_of(std::string_view device_name);
 
-// A device by name ("cpu") for a model of these sizes. debug: its switches, separated by commas (CONTRIBUTING.md). DeviceError for
-// one that it does not know, and when this build or machine has no such device.
+// A device by name ("cpu") for a model of these sizes. debug: its switches, separated by commas (CONTRIBUTING.md). DeviceError
+// for one that it does not know, and when this build or machine has no such device.
 std::unique_ptr<Device> make_device(std::string_view name, const ModelConstants& model, std::string_view debug);
 
 }  // namespace lily
