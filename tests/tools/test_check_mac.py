@@ -33,7 +33,7 @@ def test_everything_compiles_for_the_oldest_macos_and_the_metal_device_for_the_n
         ),
         ("NSUInteger length(id<MTLBuffer> b) { return [b size]; }", "no known instance method"),
         ("id<MTLBuffer> buffer(id<MTLDevice> d) { return d; }", "cannot initialize return object"),
-        ("#include <algorithm>\nauto f(std::uint64_t a, std::size_t b) { return std::max(a, b); }", "no matching function"),
+        ("#include <algorithm>\nauto f(uint64_t a, size_t b) { return std::max(a, b); }", "no matching function"),
     ],
     ids=["Metal 4 without @available", "unknown selector", "wrong type", "one type on Linux, two on a Mac"],
 )
