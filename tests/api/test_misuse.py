@@ -22,7 +22,7 @@ from lily import Engine, EngineClosedError, LilyError
 
 OPTIONS = {"max_context": 1024, "memory_limit": "1GiB", "progress": False}
 MIB = 1 << 20
-needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this machine has no /proc")
 
 
 def open_engine(model: str | Path = "lily-nano", **options: object) -> Engine:

@@ -13,7 +13,7 @@ from tools.make_checkpoint import make
 from tools.make_synthetic import make_synthetic
 
 CONFIGS = Path(__file__).parents[1] / "model" / "configs"
-pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this machine has no /proc")
 
 
 @pytest.mark.parametrize("aligned", [True, False])

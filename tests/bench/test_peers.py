@@ -254,7 +254,7 @@ def test_the_table_shows_speed_and_error_of_each_arm() -> None:
     assert lines[4].endswith("lily: 0.1x")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="records need Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="this machine does not run Linux, which records need")
 def test_a_peer_is_known_by_the_digests_of_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program, library = tmp_path / "peer", tmp_path / "libggml-cpu.so.0"
     program.write_bytes(b"program")

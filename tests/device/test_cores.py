@@ -22,7 +22,9 @@ workers = sorted({{*os.listdir("/proc/self/task")}} - before, key=int)
 print(json.dumps([sorted(os.sched_getaffinity(thread)) for thread in (0, *map(int, workers))]))
 """
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="cgroups and these folders of nodes are Linux's")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="this machine has no cgroups of Linux and no such folders"
+)
 
 
 def run_over(folder, files, code):

@@ -39,7 +39,9 @@ def test_runs_a_kernel_in_every_mode(debug, threads):
     np.testing.assert_allclose(y, expected, rtol=2e-6, atol=1e-7)
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="only there numbers below the normal range are slow")
+@pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="this machine is not slowed by numbers below the normal range"
+)
 @pytest.mark.parametrize("debug", ["", "checked", "shuffled"])
 def test_results_below_the_normal_range_become_zero_and_only_in_kernels(debug):
     device = _core.Device("cpu", sizes=SIZES, debug=debug)
@@ -52,7 +54,7 @@ def test_results_below_the_normal_range_become_zero_and_only_in_kernels(debug):
     assert (np.full(9, 1e-38, np.float32) * np.float32(0.01)).all()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="names the C library's numbers for Linux")
+@pytest.mark.skipif(sys.platform != "linux", reason="this machine has no C library of Linux, whose numbers these are")
 @pytest.mark.parametrize("debug", ["", "checked", "shuffled"])
 def test_the_callers_rounding_is_not_that_of_kernels_and_stays(debug):
     libm = ctypes.CDLL("libm.so.6")
@@ -122,7 +124,7 @@ def test_errors_say_what_is_wrong():
         device.run("rms_norm_f32", ARGS, [x, gain, y], (8 << 24 | 1, 1, 1))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="limits the address space, which only Linux enforces for threads")
+@pytest.mark.skipif(sys.platform != "linux", reason="this machine has no limit of the address space for threads")
 def test_a_refused_thread_is_an_error_and_those_made_end():
     script = """
         import resource
@@ -142,4 +144,6 @@ def test_a_refused_thread_is_an_error_and_those_made_end():
     command = [sys.executable, "-c", textwrap.dedent(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
-    assert re.fullmatch(r"threads the system refuses thread \d+ of 64 \(.+\); .+ LILY_CPU_DEBUG=threads=\d+\n", done.stdout)
+    assert re.fullmatch(
+        r"threads the system refuses thread \d+ of 64 \(.+\); .+ LILY_CPU_DEBUG=threads=\d+\n", done.stdout
+    )

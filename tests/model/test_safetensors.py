@@ -180,7 +180,7 @@ def test_no_permission(write: Write, as_nobody: Callable[[], AbstractContextMana
 def test_files_are_closed_and_unmapped(write: Write) -> None:
     path = write({"a": tensor(0, 8)}, 12)
     if not Path("/proc/self/maps").exists():
-        pytest.skip("needs /proc")
+        pytest.skip("this machine has no /proc")
     before = (len(os.listdir("/proc/self/fd")), Path("/proc/self/maps").read_text().count(path))
     for _ in range(20):
         refused(path, "does not end with its last tensor")
