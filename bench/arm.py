@@ -5,6 +5,10 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 
+from lily.cli.bench import prompt_ids
+
+prompt = prompt_ids  # of every arm: token ids that look random and are the same everywhere
+
 
 def options(description: str) -> argparse.ArgumentParser:
     """A parser with the options of every arm."""
@@ -13,18 +17,6 @@ def options(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--context", type=int, default=256, help="prompt tokens (default: %(default)s)")
     return parser
-
-
-def prompt(length: int, vocab_size: int) -> list[int]:
-    """Token ids [length] that look random and are the same everywhere: the steps of a linear congruential generator.
-
-    Ids in the last 1/16 of the vocabulary are left out: the special tokens are there.
-    """
-    state, token_ids = 1, []
-    for _ in range(length):
-        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
-        token_ids.append((state >> 33) % (vocab_size - vocab_size // 16))
-    return token_ids
 
 
 def report(token_ids: Sequence[int], metrics: Mapping[str, float]) -> None:
