@@ -25,9 +25,12 @@ def describe() -> dict[str, object]:
     }
 
 
-def usable_cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def usable_cores(topology: str = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list") -> int:
+    """Physical cores that this process may use: hyper-threads of one core count once, where the system tells."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    files = {processor: Path(topology.format(processor)) for processor in os.sched_getaffinity(0)}
+    return len({file.read_text() if file.exists() else str(processor) for processor, file in files.items()})
 
 
 def cpu_model() -> str:

@@ -42,10 +42,10 @@ class TileScheduler {
     std::uint32_t begin, end;
   };
   // On cache lines of their own: a thread that counts or takes must not disturb those that wait.
-  struct alignas(64) Share {
+  struct alignas(kCacheLineBytes) Share {
     std::atomic<std::uint64_t> taken{0};  // epoch · kMaxTiles + tiles taken in it
   };
-  struct alignas(64) Counter {
+  struct alignas(kCacheLineBytes) Counter {
     std::atomic<std::uint32_t> done{0};
   };
 
@@ -69,7 +69,7 @@ class TileScheduler {
   // Every level has an epoch of its own, so nothing is set back between levels.
   std::uint64_t first_epoch_ = 1;  // of the job's level 0
   std::uint64_t next_epoch_ = 1;
-  alignas(64) std::atomic<std::uint64_t> done_epoch_{0};
+  alignas(kCacheLineBytes) std::atomic<std::uint64_t> done_epoch_{0};
 };
 
 }  // namespace lily::cpu
