@@ -113,7 +113,8 @@ def test_the_real_clock_sees_work() -> None:
     subprocess.run([sys.executable, "-S", "-c", "import time\nwhile time.process_time() < 0.2: pass"], check=True)
     after = machine.CpuClock.read()
     assert after.children_seconds - before.children_seconds >= 0.19
-    assert after.machine_seconds - before.machine_seconds >= 0.1
+    seconds = after.machine_seconds - before.machine_seconds
+    assert seconds + after.steal_seconds - before.steal_seconds >= 0.1  # of a guest, some of what it believes to use
 
 
 @pytest.mark.parametrize("name", ["src/file.cpp", "untracked.txt"])
