@@ -59,7 +59,7 @@ def test_pings_also_come_while_output_is_held_back(live: Live) -> None:
 
         puppet.decode = slow
         # All of it may be the beginning of the stop string, so none of it may be shown yet.
-        body = CHAT | {"stream": True, "stop": ["ab" * 2000]}
+        body = CHAT | {"stream": True, "stop": ["ab" * 2000], "max_tokens": 600}
         received = ""
         with live.client.stream("POST", "/v1/chat/completions", json=body) as response:
             for line in response.iter_lines():
