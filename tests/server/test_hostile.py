@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections.abc import Iterator
@@ -46,6 +47,9 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left_behind", "the_server_lives
         (b"\x00", "not JSON"),
         (b'{"model": "\xff\xfe"}', "not UTF-8 text (byte 0xff at place 11)"),
         (b'{"model": "\xed\xa0\x80"}', "UTF-8"),
+        (rb'{"model": "a cut \ud83d"}', 'behind \'{"model": "a cut \': half of a character'),
+        (rb'{"model": "\ud83dA"}', "lone surrogate ('\\ud83d')"),
+        (rb'{"model": "\ud83d\ude00" "}', "not JSON"),
         (b"[" * 100_000, "nested"),
         (b'{"messages": ' + b"[" * 200 + b"]" * 200 + b"}", "nested"),
         (b"[]", "Expected `object`"),
@@ -56,6 +60,11 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left_behind", "the_server_lives
 def test_malformed_bodies(live: Live, route: str, body: bytes, hint: str) -> None:
     response = live.client.post(route, content=body)
     assert hint in check_error(response.status_code, response.content, 400)
+
+
+def test_a_compressed_body_is_refused_by_name(live: Live) -> None:
+    response = live.client.post(CHAT, content=gzip.compress(b"{}"), headers={"content-encoding": "gzip"})
+    assert "content-encoding 'gzip'" in check_error(response.status_code, response.content, 415)
 
 
 @pytest.mark.parametrize("route", SCHEMAS)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
 from starlette.requests import ClientDisconnect, Request
 
-from ..unicode import first_wrong_byte
+from ..unicode import first_wrong_byte, lone_surrogate
 from .errors import ApiError, invalid
 from .options import BODY_SECONDS, MAX_BODY_BYTES, MAX_JSON_CONTAINERS, MAX_JSON_DEPTH, MAX_JSON_VALUES
 
@@ -21,11 +23,16 @@ Schema = TypeVar("Schema")  # a msgspec.Struct
 _log: Final = logging.getLogger("lily.server")
 _NO_STRUCTURE: Final = bytes(set(range(256)) - set(b'",[{]}'))
 _STEPS: Final = bytes.maketrans(b'",[{]}', b"\x00\x00\x01\x01\xff\xff")  # as signed bytes: one level in, one level out
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _VALIDATION_PATH: Final = re.compile(r"(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?", re.DOTALL)
 
 
 async def read_body(request: Request) -> bytes:
-    """Raises ApiError 413 for a body that is too large, 408 for one that comes too slowly."""
+    """Raises ApiError 413 for a body that is too large, 408 for one that comes too slowly, 415 for a compressed one."""
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        message = f"the body has the content-encoding {encoding!r}; send it as it is"
+        raise ApiError(415, message, code="unsupported_encoding")
     declared = request.headers.get("content-length", "0")
     if len(declared) > 18 or int(declared) > MAX_BODY_BYTES:  # the protocol has checked that these are digits
         raise _too_large(f"{declared} bytes")
@@ -82,6 +89,12 @@ def _unreadable(body: bytes, error: Exception) -> str:
         body.decode()
     except UnicodeDecodeError as wrong:
         return f"the body is not UTF-8 text ({first_wrong_byte(wrong)})"
+    # A text that was cut within a pair of surrogates; the decoder says only that bytes are missing.
+    with suppress(ValueError, RecursionError):
+        text = json.dumps(json.loads(body), ensure_ascii=False)
+        if (half := _SURROGATE.search(text)) is not None:
+            before = text[max(half.start() - 20, 0) : half.start()]
+            return f"the body holds {lone_surrogate(half[0])}, behind {before!r}: half of a character, of a cut text"
     return f"the body is not JSON that can be read: {error}"
 
 
