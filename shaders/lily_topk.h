@@ -14,13 +14,17 @@ struct Chosen {
 // What is left of one row of router logits; lane l holds those of experts l, l + 32, …
 struct Router {
   float logits[LILY_LOGITS_PER_LANE];
+  float poison;  // NaN if a logit is not finite, which must not hide among those that are not chosen; else 0
 
   void load(device const float* row, uint lane) thread {
+    poison = 0.0f;
 #pragma clang loop unroll(full)
     for (uint i = 0; i < LILY_LOGITS_PER_LANE; ++i) {
       const uint id = i * LILY_SIMD_WIDTH + lane;
       logits[i] = id < LILY_NUM_EXPERTS ? row[id] : LILY_TAKEN;
+      poison += logits[i] * 0.0f;
     }
+    poison = simd_sum(poison);
   }
   // Takes the next one; every lane gets it.
   Chosen take(uint lane) thread {
@@ -37,6 +41,7 @@ struct Router {
 #pragma clang loop unroll(full)
     for (uint i = 0; i < LILY_LOGITS_PER_LANE; ++i)
       if (i * LILY_SIMD_WIDTH + lane == chosen.id) logits[i] = LILY_TAKEN;
+    chosen.logit += poison;
     return chosen;
   }
 };

@@ -89,6 +89,20 @@ def test_rope_is_exact_at_the_far_end_of_the_context(run: Run, position):
     np.testing.assert_allclose(q[0], reference, rtol=rounding, atol=2e-6 * np.abs(q_gain).max())
 
 
+@pytest.mark.parametrize("tile", [False, True], ids=["step", "tile"])
+def test_what_no_half_holds_becomes_nan_in_the_cache(run: Run, tile):
+    """Infinite, a key might get a score of -inf, and nobody would see it."""
+    if run.activation != "i16":
+        pytest.skip("of a CPU's cache of halves")
+    q_heads, kv_heads, width = heads_of(SIZES)
+    q, k, v = (np.ones((1, heads, width), np.float32) for heads in (q_heads, kv_heads, kv_heads))
+    v[0, 0, :6] = 65504, 65519, 65520, -65519, -65520, np.inf
+    page_table, kv = np.zeros((1, PAGES), np.uint32), kv_pool(SIZES, 1)
+    kernel = "attn_prep_f32_tile" if tile else "attn_prep_f32"
+    prepare(run, kernel, SIZES, step_rows(1, position=7), 1, q, k, v, page_table, kv)
+    np.testing.assert_array_equal(kv[0, 1, 1, 0, 7, :7], [65504, 65504, np.nan, -65504, np.nan, np.nan, 1])
+
+
 class Attention:
     """attn_split and attn_combine over a filled pool; positions beyond each row's own are NaN."""
 

@@ -69,6 +69,14 @@ def test_routing_by_hand_ties_go_to_the_lower_id(run: Run):
     np.testing.assert_array_equal(got.weights, np.full((3, 2), 0.5))
 
 
+@pytest.mark.parametrize("at", [0, 5, 12])
+def test_a_router_logit_that_is_not_a_number_does_not_hide(run: Run, at):
+    logits = normal(np.random.default_rng(at), 2, 13)
+    logits[1, at] = np.nan
+    got = Up(run, "q4g64", ODD, 2, router_logits=logits)
+    assert np.isfinite(got.weights[0]).all() and np.isnan(got.weights[1]).all()
+
+
 def test_an_expert_that_is_not_loaded_sets_abort_and_spares_the_others(run: Run):
     logits = np.array([[0, 5, 1, 9, 0, 0, 0, 0]], np.float32)
     slot = np.arange(8, dtype=np.uint32)

@@ -45,6 +45,17 @@ def test_topk(run: Run, m: int, sizes: tuple[int, int], levels: int) -> None:
     np.testing.assert_allclose(weights, expected_weights, rtol=1e-5, atol=1e-30)
 
 
+@pytest.mark.parametrize("at", [0, 3, 69])
+def test_a_router_logit_that_is_not_a_number_does_not_hide(run: Run, at: int) -> None:
+    """Wherever it stands, chosen or not: the row's weights are NaN, and no other row's."""
+    logits = np.random.default_rng(at).standard_normal((3, 70)).astype(np.float32)
+    logits[1, at] = np.nan
+    ids, weights = np.full((3, 7), NO_EXPERT, np.uint32), unwritten(3, 7)
+    run("topk_f32", NANO | {"num_experts": 70, "num_experts_per_tok": 7}, pack(3), [logits, ids, weights], (3, 1, 1))
+    assert np.isnan(weights[1]).all() and np.isfinite(weights[[0, 2]]).all()
+    assert (ids < 70).all()
+
+
 def routing(rng: np.random.Generator, m: int, experts: int, k: int, skew: float) -> Array:
     """Distinct experts per row; skew > 0 makes low ids popular."""
     scores = rng.standard_normal((m, experts)) - skew * np.arange(experts)

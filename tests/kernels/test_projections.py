@@ -206,3 +206,21 @@ def test_lm_head_reports_what_is_not_finite(run: Run, rng, value):
         buffers = [step, x, np.ones(64, np.float32), *weight.ranges, unwritten(2, 512), flags]
         run("lm_head_q4g64_f32", NANO, pack(2), buffers, (512, 2, 1))
         assert flags["nan"][0] == expected
+
+
+@pytest.mark.parametrize("tile", [False, True], ids=["step", "tile"])
+def test_a_product_that_no_float_holds_is_nan(run: Run, rng, tile):
+    """The sigmoid of an infinite gate would be 1."""
+    if run.device != "cpu":
+        pytest.skip("of the CPU's kernels")
+    weight = random_weight(rng, "q4g64w", 9, 64)
+    weight.ranges[2][4] = 3e38  # the biases of a row
+    x = np.ones((1, 64), np.float32)
+    logits, shared_gate = unwritten(1, 8), unwritten(1)
+    if tile:
+        buffers = [x, *weight.ranges, logits, shared_gate]
+        run("router_q4g64w_f32_tile", NANO, pack(1), buffers, (9, 1, 1))
+    else:
+        buffers = [x, np.ones(64, np.float32), *weight.ranges, logits, shared_gate]
+        run("router_q4g64w_f32", NANO, pack(1), buffers, (9, 1, 1))
+    assert np.isnan(logits[0, 4]) and np.isfinite(np.delete(logits[0], 4)).all() and np.isfinite(shared_gate).all()

@@ -15,3 +15,13 @@ def test_rms_norm(run: Run, width: int, m: int, scale: float) -> None:
     x, gain, y = normal(rng, m, width, scale=scale), normal(rng, width) + 1, unwritten(m, width)
     run("rms_norm_f32", NANO | {"hidden_size": width}, pack(m), [x, gain, y], (m, 1, 1))
     assert rms_ratio(y, norm(x, gain, EPS)) < run.bound(1e-6)
+
+
+def test_a_norm_that_no_float_holds_is_nan(run: Run) -> None:
+    """A row of numbers whose squares overflow would become zeros, and look like any other."""
+    if run.device != "cpu":
+        pytest.skip("of the CPU's kernel")
+    x, y = np.ones((2, 64), np.float32), unwritten(2, 64)
+    x[1] = 1e20
+    run("rms_norm_f32", NANO, pack(2), [x, np.ones(64, np.float32), y], (2, 1, 1))
+    assert np.isfinite(y[0]).all() and np.isnan(y[1]).all()

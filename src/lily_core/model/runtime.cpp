@@ -196,7 +196,8 @@ void Runtime::check_run() const {
   checkpoint_.require_unchanged();  // after the work: what was computed from other bytes is never returned
   if (model_->io.flags[0].nan)
     throw DeviceError(std::string(device_->name()), "lm_head", "nan",
-                      "the logits hold NaN or infinity: the checkpoint's weights are damaged, or the device computed wrongly");
+                      "the logits hold NaN or infinity: the checkpoint's weights are damaged, a number left the range of " +
+                          config().precision.dtype + ", or the device computed wrongly");
   if (model_->io.flags[0].abort)
     throw DeviceError(std::string(device_->name()), "experts_up", "missing_expert", "a chosen expert is not loaded");
 }

@@ -7,6 +7,10 @@
 
 namespace lily::cpu::LILY_ISA {
 
+// Infinite becomes NaN, which no later function hides: the sigmoid of an infinite gate would be 1, a row over an infinite norm 0.
+static inline float poisoned(float y) { return y + y * 0.0f; }
+static inline Vf poisoned(Vf y) { return y + y * 0.0f; }
+
 static inline float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 static inline Vf sigmoid(Vf x) { return 1.0f / (1.0f + exp(-x)); }
 static inline Vf silu(Vf x) { return x * sigmoid(x); }

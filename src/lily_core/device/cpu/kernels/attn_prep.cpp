@@ -9,9 +9,16 @@
 namespace lily::cpu::LILY_ISA {
 namespace {
 
-template <typename Element>
-void store_row(const float* from, std::uint32_t width, Element* to) {
-  for (std::uint32_t i = 0; i < width; i += kLanes) storef(to + i, loadf(from + i));
+void store_row(const float* from, std::uint32_t width, float* to) { std::memcpy(to, from, width * sizeof(float)); }
+
+// What would round to an infinite half becomes NaN: a key with a score of -inf would be one that nobody looks at.
+void store_row(const float* from, std::uint32_t width, Half* to) {
+  const Vf end = splat(65520.0f);
+  for (std::uint32_t i = 0; i < width; i += kLanes) {
+    const Vf x = loadf(from + i);
+    const Vi fits = (x < end) & (-x < end);
+    storef(to + i, fits ? x : splat(__builtin_nanf("")));
+  }
 }
 
 // cos and sin of a position's angles. In double: the product position · frequency in float32 is off by 0.006 rad at the far end.

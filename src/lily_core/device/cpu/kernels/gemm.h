@@ -108,7 +108,11 @@ static inline void gemm(const Weight (&w)[kWeights], std::uint32_t n0, std::uint
     for (std::uint32_t n = n0; n < n1; n += kGemmColumns) {
       const std::uint32_t columns = std::min(n1 - n, kGemmColumns);
       for (std::uint32_t i = 0; i < kWeights; ++i) gemm_floats(w[i], n, columns, s, s.product[i]);
-      finish(n, columns, [&](int which, std::uint32_t row) -> const float* { return s.product[which] + row * kGemmColumns; });
+      finish(n, columns, [&](int which, std::uint32_t row) -> const float* {
+        float* values = s.product[which] + row * kGemmColumns;
+        for (std::uint32_t i = 0; i < columns; i += kLanes) storef(values + i, poisoned(loadf(values + i)));
+        return values;
+      });
     }
     return;
   }

@@ -136,7 +136,7 @@ static inline void dot_block(const Weight& w, std::size_t first, const Operand& 
       const float bias = pair_value<kFormat>(w.biases, pairs + group);
       for (int p = 0; p < kProducts; ++p) rest[p] += bias * x.sums_of(products[p].row)[group];
     }
-    for (int p = 0; p < kProducts; ++p) products[p].y[y_index + r] = sum(acc[r][p]) + rest[p];
+    for (int p = 0; p < kProducts; ++p) products[p].y[y_index + r] = poisoned(sum(acc[r][p]) + rest[p]);
   }
 }
 

@@ -8,11 +8,12 @@
 
 namespace lily::cpu::LILY_ISA {
 
+// NaN where it is more than a float holds.
 static inline float sum_of_squares(const float* x, std::uint32_t width) {
   Vf acc[2] = {};
   for (std::uint32_t i = 0; i < width; i += 2 * kLanes)
     for (int j = 0; j < 2; ++j) acc[j] += loadf(x + i + j * kLanes) * loadf(x + i + j * kLanes);
-  return sum(acc[0] + acc[1]);
+  return poisoned(sum(acc[0] + acc[1]));
 }
 
 // y = gain x / sqrt(mean(x²) + eps); y may be x.

@@ -51,8 +51,4 @@ static inline float quantise_row(const float* x, std::uint32_t width, std::int16
   return row.scale;
 }
 
-// Infinite becomes NaN, which no later function hides: the sigmoid of an infinite gate would be 1.
-static inline float poisoned(float y) { return y + y * 0.0f; }
-static inline Vf poisoned(Vf y) { return y + y * 0.0f; }
-
 }  // namespace lily::cpu::LILY_ISA

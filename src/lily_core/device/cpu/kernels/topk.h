@@ -8,15 +8,19 @@
 
 namespace lily::cpu::LILY_ISA {
 
-// ids = the k largest logits, larger first, ties to the lower id; weights = softmax over those k.
+// Whether a logit comes before an earlier one, which it does not when they are equal. NaN is the largest: it must not hide among
+// those that are not chosen.
+static inline bool comes_before(float logit, float earlier) { return !(logit <= earlier) && earlier == earlier; }
+
+// ids = the k largest logits, larger first, ties to the lower id; weights = softmax over those k, NaN if a logit is.
 static inline void choose_experts(const float* logits, std::uint32_t experts, std::uint32_t k, std::uint32_t* ids,
                                   float* weights) {
   // `weights` holds the chosen logits until the end. An id that comes later never displaces an equal one.
   std::uint32_t count = 0;
   for (std::uint32_t e = 0; e < experts; ++e) {
-    if (count == k && !(logits[e] > weights[k - 1])) continue;
+    if (count == k && !comes_before(logits[e], weights[k - 1])) continue;
     std::uint32_t at = count < k ? count++ : k - 1;
-    for (; at > 0 && logits[e] > weights[at - 1]; --at) ids[at] = ids[at - 1], weights[at] = weights[at - 1];
+    for (; at > 0 && comes_before(logits[e], weights[at - 1]); --at) ids[at] = ids[at - 1], weights[at] = weights[at - 1];
     ids[at] = e;
     weights[at] = logits[e];
   }
