@@ -182,7 +182,11 @@ def _read(ctrl_c: CtrlC) -> str | None:
             with ctrl_c.raises:
                 line = input("> ")
                 return line if line.strip() != '"""' else _read_lines()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemError) as error:
+            # `input` runs the handlers of signals once more while it raises: of a second Ctrl-C, which raises nothing,
+            # Python then says that it "returned a result with an exception set", the first one's.
+            if isinstance(error, SystemError) and not isinstance(error.__cause__, KeyboardInterrupt):
+                raise
             print("\n(Ctrl-D or /exit ends the chat)")
         except EOFError:
             print()
