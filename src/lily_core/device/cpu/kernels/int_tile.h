@@ -40,7 +40,7 @@ static inline float quantise_tile_row(const float* x, std::uint32_t width, bool 
 #pragma GCC unroll 4
     for (int i = 0; i < int(LILY_GROUP_SIZE) / kLanes; ++i) {
       integers[i] = quantised(x + i * kLanes, scale.inverse);
-      total += integers[i];
+      total = add_wrapping(total, integers[i]);
     }
     write_group(integers, is_4_bit, row, rows, q);
     reinterpret_cast<float*>(q + rows * kRowBytes)[row] = sum(to_float(total));

@@ -36,6 +36,12 @@ struct RowScale {
 // kLanes numbers of a row, as integers.
 static inline Vi quantised(const float* x, float inverse) { return round_to_int(loadf(x) * inverse); }
 
+// a + b for sums of them. Those of a row that is not finite mean nothing, and may leave the range.
+static inline Vi add_wrapping(Vi a, Vi b) {
+  typedef std::uint32_t Vu __attribute__((vector_size(sizeof(Vi))));
+  return (Vi)((Vu)a + (Vu)b);
+}
+
 // Quantises `width` numbers, a multiple of 64, to `q`; `sums` gets Σ q of each group of 64. Returns the scale.
 static inline float quantise_row(const float* x, std::uint32_t width, std::int16_t* q, float* sums) {
   const RowScale row(x, width, kLargestShort);
@@ -44,7 +50,7 @@ static inline float quantise_row(const float* x, std::uint32_t width, std::int16
     for (const std::uint32_t end = i + LILY_GROUP_SIZE; i < end; i += kLanes) {
       const Vi rounded = quantised(x + i, row.inverse);
       store_shorts(q + i, rounded);
-      total += rounded;
+      total = add_wrapping(total, rounded);
     }
     *sums++ = sum(to_float(total));
   }
