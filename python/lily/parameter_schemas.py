@@ -63,7 +63,7 @@ class ParameterSchemas:
             for pattern, value in patterns.items() if isinstance(patterns, Mapping) else ():
                 if _finds(pattern, name):
                     return value
-            if isinstance(rest, Mapping):
+            if isinstance(rest, Mapping) and rest:  # an empty one is as good as none
                 return rest
         return None
 

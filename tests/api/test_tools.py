@@ -337,6 +337,7 @@ def test_without_a_schema_everything_is_text() -> None:
         types = ArgumentTypes(schema)
         assert types.is_text("a") and types.is_known("a")
     assert not ArgumentTypes(SCHEMA).is_known("a")
+    assert not ArgumentTypes({**SCHEMA, "additionalProperties": {}}).is_known("a")
 
 
 def test_a_tool_call_is_called_with_its_arguments() -> None:
