@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "bindings/bindings.h"
+#include "bindings/gil.h"
 #include "model/weights.h"
 
 namespace nb = nanobind;
@@ -105,7 +106,7 @@ nb::tuple load_weights_to_arrays(const std::string& folder, const ModelConfig& c
 }  // namespace
 
 void bind_checkpoint(nb::module_& m) {
-  m.def("read_safetensors_header", &read_safetensors_header, nb::arg("path"), nb::call_guard<nb::gil_scoped_release>(),
+  m.def("read_safetensors_header", &read_safetensors_header, nb::arg("path"), nb::call_guard<ReleasedGil>(),
         "(name, dtype, shape, begin, end) of each tensor, in the order of its bytes [begin, end) of the file.\n\n"
         "Raises CheckpointError when the file is not a valid safetensors file.");
   m.def("load_weights", &load_weights_to_arrays, nb::arg("folder"), nb::arg("config"), nb::arg("device") = "cpu",

@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "bindings/bindings.h"
+#include "bindings/gil.h"
 #include "bindings/sizes.h"
 #include "device/cpu/multiply_rate.h"
 #include "device/device.h"
@@ -59,7 +60,7 @@ class BoundDevice {
     program.dispatch_bytes(kernel, {bytes, bytes + args.size()}, ranges, {x, y, z});
     const auto executable = device_->compile(program);
     {
-      const nb::gil_scoped_release release;
+      const ReleasedGil released;
       device_->wait(device_->commit(*executable, 0));
     }
     for (std::size_t i = 0; i < arrays.size(); ++i)
@@ -92,7 +93,7 @@ void bind_device(nb::module_& m) {
            "whole "
            "buffer is bound.");
   m.def("multiply_rate", &cpu::multiply_rate, nb::arg("dtype") = "auto", nb::arg("debug") = "",
-        nb::call_guard<nb::gil_scoped_release>(),
+        nb::call_guard<ReleasedGil>(),
         "Operations a second, a multiplication and its addition being two, that the cpu device's threads reach together on "
         "registers alone, with the instructions that it multiplies matrices of `dtype` by.\n\n"
         "debug: its switches. Takes 0.25 seconds.");

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "bindings/gil.h"
 #include "model/runtime.h"
 
 namespace lily {
@@ -23,7 +24,7 @@ inline std::span<const std::uint32_t> span_of(const Words& words) { return {word
 
 // The result of `work`, for which this thread may have to wait.
 auto without_gil(auto&& work) {
-  const nb::gil_scoped_release release;
+  const ReleasedGil released;
   return work();
 }
 
@@ -94,11 +95,11 @@ class BoundRuntime {
                const std::optional<std::function<void(std::uint64_t, std::uint64_t)>>& progress) {
     // In the main thread Ctrl-C ends the load, too.
     const LoadProgress report = [&](std::uint64_t done, std::uint64_t total) {
-      const nb::gil_scoped_acquire acquire;
+      const AcquiredGil acquired;
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
       if (progress) (*progress)(done, total);
     };
-    const nb::gil_scoped_release release;
+    const ReleasedGil released;
     handle_->runtime = std::make_shared<Runtime>(folder, config, options, report);
   }
   ~BoundRuntime() { close(); }
@@ -111,7 +112,7 @@ class BoundRuntime {
   const std::shared_ptr<Handle>& handle() const { return handle_; }
   void close() {
     std::shared_ptr<Runtime> last = std::move(handle_->runtime);
-    const nb::gil_scoped_release release;
+    const ReleasedGil released;
     last.reset();
   }
 

@@ -16,6 +16,7 @@
 #include <stdexcept>
 
 #include "bindings/bindings.h"
+#include "bindings/gil.h"
 #include "bindings/handles.h"
 
 namespace nb = nanobind;
@@ -34,7 +35,7 @@ std::optional<SampleResult> prefill(const BoundRuntime& bound, BoundTimeline& bo
                                     bool wants_logits, const Sampling* sampling, const CancelFlag* cancel) {
   const auto runtime = runtime_of(bound, bound_timeline);
   const auto timeline = bound_timeline.get();
-  const nb::gil_scoped_release release;
+  const ReleasedGil released;
   return runtime->prefill(*timeline, span_of(token_ids), wants_logits, sampling, cancel);
 }
 
@@ -60,11 +61,11 @@ std::vector<std::optional<SampleResult>> decode(const BoundRuntime& bound, const
       continue;
     }
     fill_masks.emplace_back([&mask](std::span<std::uint32_t> words) {
-      const nb::gil_scoped_acquire acquire;
+      const AcquiredGil acquired;
       copy_mask(span_of(nb::cast<Words>(mask())), words);
     });
   }
-  const nb::gil_scoped_release release;
+  const ReleasedGil released;
   return runtime->decode(timelines, token_ids ? std::optional<std::span<const std::uint32_t>>(*token_ids) : std::nullopt, rows,
                          fill_masks);
 }
@@ -107,13 +108,13 @@ std::map<std::string, std::uint32_t> stats_of(const ProgramStats& stats) {
 
 std::map<std::string, std::uint32_t> decode_stats(const BoundRuntime& bound, std::uint32_t context) {
   const auto runtime = bound.get();
-  const nb::gil_scoped_release release;
+  const ReleasedGil released;
   return stats_of(runtime->decode_stats(context));
 }
 
 std::map<std::string, std::uint32_t> prefill_stats(const BoundRuntime& bound, std::uint32_t rows) {
   const auto runtime = bound.get();
-  const nb::gil_scoped_release release;
+  const ReleasedGil released;
   return stats_of(runtime->prefill_stats(rows));
 }
 
