@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from lily.cli.chat import _read
 from lily.cli.ctrl_c import CtrlC
 from lily.cli.screen import MarkdownScreen, PlainScreen, block_end
 from tests.cli.test_cli import NANO, WHO
@@ -223,3 +224,25 @@ def test_markdown_shows_each_block_once(capsys: pytest.CaptureFixture[str]) -> N
     screen.end()
     shown = capsys.readouterr().out
     assert [shown.count(word) for word in ("Title", "emphasis", "code", "more", "end")] == [1, 1, 1, 1, 1]
+
+
+def test_a_second_ctrl_c_at_the_moment_of_the_first_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = SystemError()
+    twice = SystemError()
+    twice.__cause__ = KeyboardInterrupt()  # what Python makes of a handler that returns while that is set
+    answers: list[str | SystemError] = [twice, other, "hello"]
+
+    def read(prompt: str) -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, str):
+            return answer
+        raise answer
+
+    monkeypatch.setattr("builtins.input", read)
+    with CtrlC() as ctrl_c:
+        with pytest.raises(SystemError):  # the other one
+            _read(ctrl_c)
+        assert "/exit ends the chat" in capsys.readouterr().out
+        assert _read(ctrl_c) == "hello"
