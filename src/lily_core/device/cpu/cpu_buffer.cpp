@@ -13,7 +13,7 @@
 namespace lily::cpu {
 namespace {
 
-constexpr std::uint64_t kAlignment = 64;  // of every buffer's start: a cache line, and the widest vector
+constexpr std::uint64_t kLeastElement = 2;  // bytes: a buffer that ends behind its last element starts as its elements want
 
 std::uint64_t round_up(std::uint64_t value, std::uint64_t step) { return (value + step - 1) / step * step; }
 
@@ -57,7 +57,7 @@ CpuBuffer::CpuBuffer(std::string name, std::uint64_t length, Memory memory, Acce
       throw DeviceError("cpu", "", "debug",
                         "the checked mode cannot close the page behind " + this->name() + ": " + std::strerror(error));
     }
-    start_ = pages_end() - round_up(length ? length : 1, kAlignment);
+    start_ = pages_end() - round_up(length ? length : 1, kLeastElement);  // the closed page is next to its end
     guard_->watch(*this);
   }
 }
