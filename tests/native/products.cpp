@@ -208,7 +208,7 @@ bool check_unusual_rows(Format format) {
   const auto is_zero = [](std::uint32_t row) { return row % 5 == 3; };
   for (std::uint32_t row = 0; row < c.rows; ++row) {
     float* values = &x[row * c.width];
-    if (is_nan(row)) values[row * 11] = row % 2 ? std::nanf("") : -INFINITY;
+    if (is_nan(row)) values[row * 11] = values[row * 11 ^ 16] = row % 2 ? std::nanf("") : -INFINITY;  // twice in a lane
     if (is_zero(row))
       for (std::uint32_t k = 0; k < c.width; ++k) values[k] = row % 2 ? 0.0f : k % 2 ? 1e-40f : -0.0f;
   }

@@ -48,7 +48,7 @@ def compiled(isa: str, flags: str, folder: Path) -> Path:
     with ThreadPoolExecutor() as pool:
         objects = list(pool.map(compile_one, SOURCES))
     program = folder / "products"
-    subprocess.run([COMPILER, *map(str, objects), "-o", str(program)], check=True)
+    subprocess.run([COMPILER, *flags.split(), *map(str, objects), "-o", str(program)], check=True)
     return program
 
 
@@ -68,6 +68,12 @@ pytestmark = pytest.mark.skipif(shutil.which(COMPILER) is None, reason="needs a 
 def test_products_are_those_of_plain_loops(isa: str, tmp_path: Path) -> None:
     require(isa)
     digest(compiled(isa, FLAGS[isa], tmp_path))
+
+
+@pytest.mark.parametrize("isa", FLAGS)
+def test_nothing_is_undefined(isa: str, tmp_path: Path) -> None:
+    require(isa)
+    digest(compiled(isa, f"{FLAGS[isa]} -fsanitize=undefined -fno-sanitize-recover=all", tmp_path))
 
 
 def test_tiles_of_amx_are_those_of_avx512(tmp_path: Path) -> None:
