@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
+from urllib.parse import unquote
 
-# Keywords of JSON schema below which other schemas stand: one, a list, or a dict of them.
-_ONE_SCHEMA: Final = ("items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames")
-_MANY_SCHEMAS: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
+# Keywords of JSON schema below which other schemas stand: one or a list, or a dict of them.
+_SCHEMAS: Final = (
+    *("items", "prefixItems", "additionalItems", "contains", "additionalProperties", "propertyNames"),
+    *("allOf", "anyOf", "oneOf", "not", "if", "then", "else"),
+)
 NAMED_SCHEMAS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 
 # The library computes with float64, and with whole numbers of 64 bits.
@@ -20,23 +23,43 @@ def children(schema: object) -> Iterator[tuple[str, object]]:
     if not isinstance(schema, Mapping):
         return
     for word, value in schema.items():
-        if word in _ONE_SCHEMA:
-            yield word, value
-        elif word in _MANY_SCHEMAS and isinstance(value, list):
+        if word in _SCHEMAS and isinstance(value, list):
             yield from ((f"{word}/{index}", child) for index, child in enumerate(value))
+        elif word in _SCHEMAS:
+            yield word, value
         elif word in NAMED_SCHEMAS and isinstance(value, Mapping):
             for name, child in value.items():
                 yield f"{word}/{name.replace('~', '~0').replace('/', '~1')}", child
 
 
-def misread_number(schema: object) -> tuple[str, str] | None:
+def resolve(root: object, reference: str) -> object:
+    """What a $ref to a place of the schema `root` stands for; None for others."""
+    if not reference.startswith("#"):
+        return None
+    node = root
+    for step in unquote(reference[1:]).split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(node, Sequence) and not isinstance(node, str):
+            node = node[int(key)] if key.isdecimal() and int(key) < len(node) else None
+        else:
+            node = node.get(key) if isinstance(node, Mapping) else None
+    return node
+
+
+def misread_number(root: object) -> tuple[str, str] | None:
     """Where a schema has a number that the library would not enforce as it stands, and why; None if it has none."""
-    waiting = [("#", schema)]
+    waiting = [("#", root)]
+    seen: set[int] = set()
     while waiting:
         path, schema = waiting.pop()
-        if isinstance(schema, Mapping) and (reason := _misread(schema)) is not None:
+        if not isinstance(schema, Mapping) or id(schema) in seen:
+            continue
+        seen.add(id(schema))
+        if (reason := _misread(schema)) is not None:
             return path, reason
         waiting += [(f"{path}/{step}", child) for step, child in children(schema)]
+        if isinstance(reference := schema.get("$ref"), str):  # perhaps to a place that no keyword leads to
+            waiting.append((reference, resolve(root, reference)))
     return None
 
 

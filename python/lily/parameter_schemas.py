@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
-from urllib.parse import unquote
+
+from .json_schema import resolve
 
 _MAX_DEPTH: Final = 32  # of $ref and branches: no schema of a tool needs as many
 _BRANCHES: Final = ("anyOf", "oneOf", "allOf")
@@ -22,17 +23,21 @@ class ParameterSchemas:
     def __init__(self, root: Mapping[str, object]) -> None:
         self._root = root
         found: dict[str, list[object]] = {}
+        others: list[object] = []
         for schema in self._objects():
-            properties = schema.get("properties")
-            for name, value in properties.items() if isinstance(properties, Mapping) else ():
+            for name, value in _items(schema.get("properties")):
                 found.setdefault(name, []).append(value)
-        self.named: Mapping[str, object] = {
-            name: values[0] if len(values) == 1 else {"anyOf": values} for name, values in found.items()
-        }
+            # Which pattern a name matches is not looked up: patterns come from clients, and one can take re hours.
+            others += (value for _, value in _items(schema.get("patternProperties")))
+            rest = schema.get("additionalProperties")
+            if isinstance(rest, Mapping) and rest:  # an empty one is as good as none
+                others.append(rest)
+        self.named: Mapping[str, object] = {name: _any_of(values) for name, values in found.items()}
+        self._others = _any_of(others) if others else None
 
     def describes(self, name: str) -> bool:
         """Whether the schema says something about a parameter of this name."""
-        return name in self.named or self._schema(name) is not None
+        return name in self.named or self._others is not None
 
     def types(self, name: str) -> frozenset[str]:
         """The JSON types that a parameter may have; empty if the schema does not say."""
@@ -42,49 +47,27 @@ class ParameterSchemas:
         """All values that a parameter may have, one or more, if the schema lists them."""
         return self._choices(self._schema(name), _MAX_DEPTH, {}) or None
 
-    def resolve(self, reference: str) -> object:
-        """What a $ref within the schema stands for; None for others."""
-        node: object = self._root
-        if not reference.startswith("#"):
-            return None
-        for step in unquote(reference[1:]).split("/")[1:]:
-            key = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(node, Sequence) and not isinstance(node, str):
-                node = node[int(key)] if key.isdecimal() and int(key) < len(node) else None
-            else:
-                node = node.get(key) if isinstance(node, Mapping) else None
-        return node
-
     def _schema(self, name: str) -> object:
-        if name in self.named:
-            return self.named[name]
-        for schema in self._objects():
-            patterns, rest = schema.get("patternProperties"), schema.get("additionalProperties")
-            for pattern, value in patterns.items() if isinstance(patterns, Mapping) else ():
-                if _finds(pattern, name):
-                    return value
-            if isinstance(rest, Mapping) and rest:  # an empty one is as good as none
-                return rest
-        return None
+        return self.named.get(name, self._others)
 
     def _objects(self) -> Iterator[Mapping[str, object]]:
         """The root, and the schemas that it refers to or branches into."""
-        waiting: list[object] = [self._root]
-        followed = set()
+        waiting: deque[object] = deque([self._root])
+        seen: set[int] = set()
         while waiting:
-            schema = waiting.pop(0)
-            if not isinstance(schema, Mapping):
+            schema = waiting.popleft()
+            if not isinstance(schema, Mapping) or id(schema) in seen:
                 continue
+            seen.add(id(schema))
             yield schema
-            reference = schema.get("$ref")
-            if isinstance(reference, str) and reference not in followed:
-                followed.add(reference)
-                waiting.append(self.resolve(reference))
+            if isinstance(reference := schema.get("$ref"), str):
+                waiting.append(resolve(self._root, reference))
             waiting += (branch for word in _BRANCHES for branch in _list(schema.get(word)))
 
-    # known: what each $ref that was followed came to; until then, for one that leads back to itself, nothing.
+    # known: what each schema behind a $ref came to, by id(), since a place has many spellings; until then, for one that
+    # leads back to itself, nothing.
 
-    def _types(self, schema: object, depth: int, known: dict[str, frozenset[str]]) -> frozenset[str]:
+    def _types(self, schema: object, depth: int, known: dict[int, frozenset[str]]) -> frozenset[str]:
         if not isinstance(schema, Mapping) or not depth:
             return frozenset()
         kind = schema.get("type")
@@ -93,10 +76,11 @@ class ParameterSchemas:
         if isinstance(kind, (list, tuple)):
             return frozenset(map(str, kind))
         if isinstance(reference := schema.get("$ref"), str):
-            if reference not in known:
-                known[reference] = frozenset()
-                known[reference] = self._types(self.resolve(reference), depth - 1, known)
-            return known[reference]
+            target = resolve(self._root, reference)
+            if id(target) not in known:
+                known[id(target)] = frozenset()
+                known[id(target)] = self._types(target, depth - 1, known)
+            return known[id(target)]
         for word in _BRANCHES:
             if branches := _list(schema.get(word)):
                 found = [self._types(branch, depth - 1, known) for branch in branches]
@@ -104,7 +88,7 @@ class ParameterSchemas:
                 return frozenset().union(*found) if word == "allOf" or all(found) else frozenset()
         return frozenset(map(_type_name, _listed(schema) or ()))
 
-    def _choices(self, schema: object, depth: int, known: dict[str, Choices]) -> Choices:
+    def _choices(self, schema: object, depth: int, known: dict[int, Choices]) -> Choices:
         if not isinstance(schema, Mapping) or not depth:
             return None
         if (values := _listed(schema)) is not None:
@@ -112,10 +96,11 @@ class ParameterSchemas:
         if schema.get("type") == "null":
             return [None]
         if isinstance(reference := schema.get("$ref"), str):
-            if reference not in known:
-                known[reference] = None
-                known[reference] = self._choices(self.resolve(reference), depth - 1, known)
-            return known[reference]
+            target = resolve(self._root, reference)
+            if id(target) not in known:
+                known[id(target)] = None
+                known[id(target)] = self._choices(target, depth - 1, known)
+            return known[id(target)]
         for word in _BRANCHES:
             if branches := _list(schema.get(word)):
                 found = [self._choices(branch, depth - 1, known) for branch in branches]
@@ -134,11 +119,12 @@ def _list(value: object) -> Sequence[object]:
     return value if isinstance(value, (list, tuple)) else ()
 
 
-def _finds(pattern: str, name: str) -> bool:
-    try:
-        return re.search(pattern, name) is not None
-    except re.error:
-        return False
+def _items(value: object) -> Iterable[tuple[str, object]]:
+    return value.items() if isinstance(value, Mapping) else ()
+
+
+def _any_of(schemas: Sequence[object]) -> object:
+    return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
 
 
 def _type_name(value: object) -> str:

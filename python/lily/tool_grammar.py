@@ -11,7 +11,7 @@ from .arguments import ArgumentTypes
 from .calls import NAME as PARAMETER_NAME
 from .errors import GrammarError
 from .grammar import Grammar, json_grammar, json_source, lark_grammar, quoted
-from .json_schema import NAMED_SCHEMAS
+from .json_schema import NAMED_SCHEMAS, resolve
 from .parameter_schemas import ParameterSchemas
 
 CallForm = Literal["xml", "json"]
@@ -57,7 +57,7 @@ def _xml_call(tool: str, name: str, schema: Mapping[str, object]) -> list[str]:
     the end of the call unless that belongs to a call quoted in the text.
     """
     schemas = ParameterSchemas(schema)
-    properties, required = _listed_parameters(name, schema, schemas)
+    properties, required = _listed_parameters(name, schema)
     names = list(properties)
     for parameter in names:
         if not PARAMETER_NAME.fullmatch(parameter) or parameter != parameter.strip():
@@ -101,9 +101,7 @@ def _xml_call(tool: str, name: str, schema: Mapping[str, object]) -> list[str]:
     return rules + ends_text
 
 
-def _listed_parameters(
-    tool: str, schema: Mapping[str, object], schemas: ParameterSchemas
-) -> tuple[Mapping[str, Mapping[str, object]], set[str]]:
+def _listed_parameters(tool: str, schema: Mapping[str, object]) -> tuple[Mapping[str, Mapping[str, object]], set[str]]:
     """The parameters of a tool, and the required ones.
 
     Raises GrammarError for what says more about them than that: they are written one by one.
@@ -112,7 +110,7 @@ def _listed_parameters(
     followed: list[object] = []
     while isinstance(reference := root.pop("$ref", None), str) and reference not in followed:
         followed.append(reference)
-        target = schemas.resolve(reference)
+        target = resolve(schema, reference)
         root |= target if isinstance(target, Mapping) else {}
     properties, listed = (cast(Any, root.get(word, empty)) for word, empty in (("properties", {}), ("required", [])))
     required = set(listed)
@@ -140,7 +138,7 @@ def _alone(parameter: Mapping[str, object], schema: Mapping[str, object]) -> Map
 
 
 def _moved(schema: Any) -> Any:
-    """The same with references to where `_alone` puts the tool's schema."""
+    """The same with references to where `_alone` puts the tool's schema: `#` is always the whole document there."""
     if isinstance(schema, list):
         return [_moved(item) for item in schema]
     if not isinstance(schema, Mapping):

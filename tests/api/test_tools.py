@@ -309,6 +309,7 @@ def test_text_is_never_interpreted(name: str) -> None:
         {"oneOf": [{"properties": {"n": {"const": 1}}}, {"properties": {"n": {"const": 2}, "m": {}}}]},
         {"additionalProperties": {"type": "integer"}},
         {"properties": {"m": {}}, "patternProperties": {"^[n]$": {"type": "integer"}}},
+        {"patternProperties": {"^n": {"type": "integer"}, "m$": {"type": ["integer", "null"]}}},
         {"properties": {"n": {"$ref": "#/x/1"}}, "x": [{}, {"type": "integer"}]},
     ],
 )
@@ -330,6 +331,16 @@ def test_references_that_lead_back_end_soon() -> None:
     node = {"anyOf": [{"$ref": "#/$defs/N"}] * 5}
     types = ArgumentTypes({"properties": {"a": {"$ref": "#/$defs/N"}}, "$defs": {"N": node}, "$ref": "#"})
     assert types.is_text("a") and types.text_to_json("a", "x") == '"x"'
+
+
+def test_hostile_schemas_are_read_in_a_moment() -> None:
+    """A place has many spellings, and a pattern may take a search by backtracking longer than anybody waits."""
+    spellings = ["#/$defs/" + "".join("%61" if n >> bit & 1 else "a" for bit in range(12)) for n in range(1 << 12)]
+    node = {"anyOf": [{"$ref": spelling} for spelling in spellings]}
+    schema = {"$ref": spellings[0], "$defs": {"a" * 12: node}, "patternProperties": {"^(a+)+$": {"type": "integer"}}}
+    types = ArgumentTypes(schema)
+    assert types.is_known("a" * 60 + "!") and types.to_json("a" * 60 + "!", "2") == "2"
+    assert ArgumentTypes({"properties": {"b": node}, "$defs": schema["$defs"]}).is_text("b")
 
 
 def test_without_a_schema_everything_is_text() -> None:
