@@ -50,11 +50,11 @@ words = st.lists(
     )
 ).map("".join)
 contents = st.one_of(words, st.lists(words.map(lambda text: {"type": "text", "text": text}), max_size=3))
-# Text of an assistant that is no markup, which templates would read as such.
-# Not at the start: there the tags make a think block of the model's own.
+# Tags that an answer quotes. Not at the start: there they make a think block of the model's own.
 quoting = st.lists(st.sampled_from(["a", " ", "\n", "\n\n", "<think>", "</think>"])).map(
     lambda x: "b" + "".join(x) + "b"
 )
+# Text of an assistant that is no markup, which templates would read as such.
 plain = st.text(st.sampled_from("ab é<\n"), max_size=8).map(str.strip)
 arguments = st.fixed_dictionaries(
     {}, optional={"text": words, "n": st.integers(), "ok": st.booleans(), "l": st.lists(st.none() | words, max_size=2)}
