@@ -32,6 +32,8 @@ def norm_buffers():
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_runs_a_kernel_in_every_mode(debug, threads):
     device = _core.Device("cpu", sizes=SIZES, debug=f"threads={threads},{debug}")
+    in_turn = "checked" in debug or "shuffled" in debug
+    assert device.description.endswith(f", {1 if in_turn else threads} threads")
     x, gain, y = norm_buffers()
     device.run("rms_norm_f32", ARGS, [x, gain, y], (ROWS, 1, 1))
     wide = x.astype(np.float64)

@@ -65,6 +65,8 @@ def test_malformed_bodies(live: Live, route: str, body: bytes, hint: str) -> Non
 def test_a_compressed_body_is_refused_by_name(live: Live) -> None:
     response = live.client.post(CHAT, content=gzip.compress(b"{}"), headers={"content-encoding": "gzip"})
     assert "content-encoding 'gzip'" in check_error(response.status_code, response.content, 415)
+    response = live.client.post(CHAT, content=b"{}", headers={"content-encoding": "Identity"})
+    check_error(response.status_code, response.content, 400)
 
 
 @pytest.mark.parametrize("route", SCHEMAS)

@@ -30,7 +30,7 @@ _VALIDATION_PATH: Final = re.compile(r"(.*?)(?: - at `(?:key in )?\$\.?(.*)`)?",
 async def read_body(request: Request) -> bytes:
     """Raises ApiError 413 for a body that is too large, 408 for one that comes too slowly, 415 for a compressed one."""
     encoding = request.headers.get("content-encoding", "identity")
-    if encoding != "identity":
+    if encoding.lower() != "identity":
         message = f"the body has the content-encoding {encoding!r}; send it as it is"
         raise ApiError(415, message, code="unsupported_encoding")
     declared = request.headers.get("content-length", "0")
