@@ -19,6 +19,7 @@ CallForm = Literal["xml", "json"]
 _OPEN: Final = r"<tool_call>\s*<function="
 _CLOSE: Final = r"\n<\/parameter>\s*<\/function>\s*<\/tool_call>"
 _NEXT: Final = r"\n<\/parameter>\s*<parameter="
+_MOST_CHARACTERS: Final = 4_000_000  # of a grammar: half a second
 
 
 def calls_grammar(
@@ -34,6 +35,7 @@ def calls_grammar(
         schema = {"type": "object", **(parameters or {})}
         json_grammar(json.dumps(schema))  # for its error, which names the path in the tool's own schema
         rules += _xml_call(f"{index}", name, schema) if form == "xml" else _json_call(f"{index}", name, schema)
+        _check_length(sum(map(len, rules)), f"up to {name!r}")
     more = "" if at_most_one else r' ("\n<tool_call>" call)*'
     if required:
         rules.insert(0, f'start: "<tool_call>" call{more}')
@@ -42,6 +44,15 @@ def calls_grammar(
         rules.append(r"opened[lazy]: /(?s:.*)<tool_call>/")
         rules.append(r"TEXT: /(?s:.*)/ & ~/(?s:.*<tool_call>.*)/")
     return lark_grammar("\n".join(rules), free_until=() if required else ("<tool_call>",))
+
+
+def _check_length(characters: int, of: str) -> None:
+    if characters > _MOST_CHARACTERS:
+        raise GrammarError(
+            f"the grammar for calls {of} would have {characters:,} characters, more than {_MOST_CHARACTERS:,}: in XML "
+            "a parameter with a $ref takes along the whole schema of its tool; write out what it refers to, or have fewer",
+            schema_path="#",
+        )
 
 
 def _json_call(tool: str, name: str, schema: Mapping[str, object]) -> list[str]:
@@ -65,6 +76,8 @@ def _xml_call(tool: str, name: str, schema: Mapping[str, object]) -> list[str]:
                 f"the model writes calls of {name!r} in a form that has no place for a parameter called {parameter!r}",
                 schema_path=f"#/properties/{parameter}",
             )
+    copies = sum('"$ref"' in json.dumps(parameter) for parameter in properties.values())  # see _alone
+    _check_length(copies * len(json.dumps(schema)), f"of {name!r}")
     types = ArgumentTypes(schema)
     head, end_value = quoted(f"\n<function={name}>\n"), quoted("\n</parameter>\n")
     tags = [quoted(f"<parameter={parameter}>\n") for parameter in names]

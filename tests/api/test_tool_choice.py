@@ -363,3 +363,14 @@ def test_a_template_without_calls_cannot_enforce_them() -> None:
         pytest.raises(ToolCallError, match="writes no tool calls"),
     ):
         engine.chat(ASK, tools=TOOLS, tool_choice="required")
+
+
+def test_a_grammar_that_would_be_too_long_is_refused_before_it_is_made() -> None:
+    properties = {f"parameter_{i}": {"$ref": "#/$defs/word"} for i in range(1000)}
+    schema = {"properties": properties, "$defs": {"word": {"type": "integer"}}}
+    with pytest.raises(GrammarError, match=r"calls of 'many' would have [\d,]+ characters, more than 4,000,000"):
+        calls_grammar({"many": schema}, "xml", at_most_one=True, required=True)
+    schema["properties"] = dict(list(properties.items())[:200])
+    tools = {f"tool_{i}": schema for i in range(2)}
+    with pytest.raises(GrammarError, match=r"calls up to 'tool_1' would have"):
+        calls_grammar(tools, "xml", at_most_one=True, required=True)
