@@ -50,7 +50,7 @@ def _check_length(characters: int, of: str) -> None:
     if characters > _MOST_CHARACTERS:
         raise GrammarError(
             f"the grammar for calls {of} would have {characters:,} characters, more than {_MOST_CHARACTERS:,}: in XML "
-            "a parameter with a $ref takes along the whole schema of its tool; write out what it refers to, or have fewer",
+            "a parameter with a $ref takes along the whole schema of its tool; write out what it refers to",
             schema_path="#",
         )
 
