@@ -52,7 +52,7 @@ static inline void convolve_and_norm(thread const History& history, device const
     for (uint r = 0; r < LILY_GDN_CONV_SIMDGROUP_ROWS; ++r) squares[r] += dot(y[p][r], y[p][r]);
   }
   for (uint r = 0; r < LILY_GDN_CONV_SIMDGROUP_ROWS; ++r) {
-    const float factor = scale * precise::rsqrt(simd_sum(squares[r]) + 1e-6f);
+    const float factor = scale * precise::rsqrt(poisoned(simd_sum(squares[r])) + 1e-6f);
     for (uint p = 0; p < kParts; ++p) {
       const uint i = p * 128 + lane * 4;
       if (i < LILY_LINEAR_KEY_HEAD_DIM && row0 + r < rows)

@@ -29,7 +29,7 @@ struct GatedRows {
       float sum = 0.0f;
       for (uint q = self.lane; q < LILY_LINEAR_VALUE_HEAD_DIM / 4u; q += LILY_SIMD_WIDTH) sum += dot(values[q], values[q]);
       sum = simd_sum(sum);
-      if (self.lane == 0u) scales[head] = rsqrt(sum / float(LILY_LINEAR_VALUE_HEAD_DIM) + LILY_RMS_NORM_EPS);
+      if (self.lane == 0u) scales[head] = rsqrt(poisoned(sum) / float(LILY_LINEAR_VALUE_HEAD_DIM) + LILY_RMS_NORM_EPS);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }

@@ -86,8 +86,8 @@ kernel void gdn_step(device const StepRow* step [[buffer(0)]], device const half
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
     // q and k are normalised through their sums: the epsilon is added to the sum of squares.
-    const float q_scale = rsqrt(parts_sum<LILY_STEP_SIMDGROUPS>(qq) + 1e-6f) * rsqrt(float(LILY_LINEAR_KEY_HEAD_DIM));
-    const float k_scale = rsqrt(parts_sum<LILY_STEP_SIMDGROUPS>(kk) + 1e-6f);
+    const float q_scale = rsqrt(poisoned(parts_sum<LILY_STEP_SIMDGROUPS>(qq)) + 1e-6f) * rsqrt(float(LILY_LINEAR_KEY_HEAD_DIM));
+    const float k_scale = rsqrt(poisoned(parts_sum<LILY_STEP_SIMDGROUPS>(kk)) + 1e-6f);
     const float kq_scaled = parts_sum<LILY_STEP_SIMDGROUPS>(kq) * q_scale * k_scale;
     float4 r = float4(0.0f), s = float4(0.0f);
 #pragma clang loop unroll(full)

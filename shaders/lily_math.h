@@ -14,6 +14,11 @@ struct Thread {
   uint lane;
 };
 
+// Infinite becomes NaN, which no later function hides: the sigmoid of an infinite gate would be 1, a row over an infinite norm 0.
+static inline float poisoned(float y) { return y + y * 0.0f; }
+// y as a half; NaN where it is more than a half holds.
+static inline half poisoned_half(float y) { return half(poisoned(float(half(y)))); }
+
 static inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 static inline float silu(float x) { return x * sigmoid(x); }
 
@@ -30,10 +35,12 @@ static inline float log_1_plus(float x) {
   return 2.0f * (t + t * t2 * sum);
 }
 
-// The delta net's log decay: -exp(A_log) softplus(a + dt_bias), never positive. Bounded, so that sums of decays stay finite.
+// The delta net's log decay: -exp(A_log) softplus(a + dt_bias), never positive. Bounded, so that sums of decays stay finite; NaN
+// stays NaN, which min() would hide.
 static inline float log_decay(float A_log, float a, float dt_bias) {
   const float x = a + dt_bias;
-  return -min(exp(A_log) * (max(x, 0.0f) + log_1_plus(exp(-fabs(x)))), 1000.0f);
+  const float decay = exp(A_log) * (max(x, 0.0f) + log_1_plus(exp(-fabs(x))));
+  return decay > 1000.0f ? -1000.0f : -decay;
 }
 
 // Sum over aligned groups of WIDTH neighbouring lanes, WIDTH a power of two; every lane gets its group's.

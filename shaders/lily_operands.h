@@ -41,7 +41,7 @@ struct NormedRows {
     result.x = row_of_x(r);
     result.gain = (device const float4*)gain;
     const float sum = parts_sum<LILY_MATVEC_SIMDGROUPS>(parts + r * LILY_MATVEC_SIMDGROUPS);
-    result.scale = rsqrt(sum / float(LILY_HIDDEN_SIZE) + LILY_RMS_NORM_EPS);
+    result.scale = rsqrt(poisoned(sum) / float(LILY_HIDDEN_SIZE) + LILY_RMS_NORM_EPS);
     return result;
   }
 };

@@ -73,6 +73,24 @@ def test_gdn_conv_of_extreme_gates(run: Run) -> None:
     assert not q.any() and not k.any() and not v.any()  # a zero row stays zero: eps is in the norm
 
 
+def test_gdn_conv_hides_no_overflow_and_no_gate_that_is_not_a_number(run: Run) -> None:
+    """A norm that no float holds would make zeros of a row, and a decay that is NaN would be the fastest."""
+    rng, m = np.random.default_rng(5), 9
+    hk, hv, dk, dv, channels = widths(NANO)
+    qkv, ba, conv_w = normal(rng, m, channels), normal(rng, m, 2, hv), normal(rng, channels, 4)
+    conv_w[:dk] = 1e20  # of the first head of q
+    ba[2, 0, 1] = ba[7, 1, 2] = np.nan
+    conv_states = np.zeros((5, NANO["num_linear_layers"], 3, channels), np.float32)
+    q, k, v = unwritten(m, hk, dk), unwritten(m, hk, dk), unwritten(m, hv, dv)
+    g, beta, flat = unwritten(m, hv), unwritten(m, hv), np.zeros(hv, np.float32)
+    run("gdn_conv_f32", NANO, pack(m, LAYER),
+        [step_rows(1, slot_in=SLOT_IN, slot_out=SLOT_OUT), qkv, ba, conv_w, flat, flat, conv_states, q, k, v, g, beta],
+        (hk, m, 1))  # fmt: skip
+    assert np.isnan(q[:, 0]).all() and np.isfinite(q[:, 1:]).all() and np.isfinite(k).all() and np.isfinite(v).all()
+    np.testing.assert_array_equal(np.argwhere(np.isnan(beta)), [[2, 1]])
+    np.testing.assert_array_equal(np.argwhere(np.isnan(g)), [[7, 2]])
+
+
 def delta_inputs(sizes: Mapping[str, int], m: int, case: str) -> tuple[Array, Array, Array, Array, Array]:
     """q, k, v, g, beta in float32 for one kind of hard case."""
     rng = np.random.default_rng([m, len(case)])
@@ -170,3 +188,14 @@ def test_gated_norm(run: Run, size: str, m: int) -> None:
     y = unwritten(m, hv * dv)
     run("gated_norm_f32", sizes, pack(m), [o, z, norm, y], (m, 1, 1))
     assert rms_ratio(y, gated_norm(o, z, norm, EPS).reshape(m, -1)) < run.bound(CONV_BUDGET)
+
+
+def test_heads_whose_norm_no_float_holds_give_nan(run: Run) -> None:
+    rng = np.random.default_rng(6)
+    _, hv, _, dv, _ = widths(NANO)
+    o, z, y = normal(rng, 2, hv, dv), normal(rng, 2, hv, dv), unwritten(2, hv, dv)
+    o[1, 2] = 1e20
+    run("gated_norm_f32", NANO, pack(2), [o, z, np.ones(dv, np.float32), y], (2, 1, 1))
+    assert np.isnan(y[1, 2]).all()
+    y[1, 2] = 0
+    assert np.isfinite(y).all()

@@ -98,6 +98,27 @@ def test_two_thousand_tokens_stay_within_the_budget(run: Run):
     assert rms_ratio(layer.state[chain[-1], 1], oracle.recurrent_state) < CORE
 
 
+@pytest.mark.parametrize("key", [False, True], ids=["q", "k"])
+def test_a_norm_that_no_float_holds_is_nan(run: Run, key):
+    """A query or key of zeros would look like any other."""
+    layer = Layer(SIZES, 2)
+    heads = SIZES["linear_num_key_heads"]
+    first = layer.dk * (heads if key else 0)
+    layer.conv_w[first : first + layer.dk] *= 1e25
+    o = layer.run(run, [(0, 1)], *layer.inputs(1))[0]
+    assert np.isnan(o[: layer.heads // heads]).all() and np.isfinite(o[layer.heads // heads :]).all()
+
+
+@pytest.mark.parametrize("gate", [0, 1], ids=["beta", "decay"])
+def test_a_gate_that_is_not_a_number_does_not_hide(run: Run, gate):
+    layer = Layer(SIZES, 2)
+    qkv, ba = layer.inputs(1)
+    ba[0, gate, 1] = np.nan
+    o = layer.run(run, [(0, 1)], qkv, ba)[0]
+    assert np.isnan(o[1]).all() and np.isnan(layer.state[1, 1, 1]).all()
+    assert np.isfinite(np.delete(o, 1, 0)).all()
+
+
 def test_extreme_gates(run: Run):
     """Decays and betas at both ends; nothing overflows."""
     layer = Layer(SIZES, 2)

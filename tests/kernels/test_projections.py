@@ -223,3 +223,23 @@ def test_a_product_that_no_float_holds_is_nan(run: Run, rng, tile):
         buffers = [x, np.ones(64, np.float32), *weight.ranges, logits, shared_gate]
         run("router_q4g64w_f32", NANO, pack(1), buffers, (9, 1, 1))
     assert np.isnan(logits[0, 4]) and np.isfinite(np.delete(logits[0], 4)).all() and np.isfinite(shared_gate).all()
+
+
+def test_rows_whose_norm_no_float_holds_give_nan(run: Run, rng):
+    """They would be rows of zeros."""
+    weight = random_weight(rng, "q4g64", 9, 64)
+    x = normal(rng, 3, 64)
+    x[1] = 1e20
+    logits, shared_gate = unwritten(3, 8), unwritten(3)
+    run("router_q4g64_f32", NANO, pack(3), [x, np.ones(64, np.float32), *weight.ranges, logits, shared_gate], (9, 3, 1))
+    assert np.isnan(logits[1]).all() and np.isnan(shared_gate[1])
+    assert np.isfinite(logits[[0, 2]]).all() and np.isfinite(shared_gate[[0, 2]]).all()
+
+
+def test_heads_whose_norm_no_float_holds_give_nan(run: Run, rng):
+    width, heads, dv = (NANO[name] for name in ("hidden_size", "linear_num_value_heads", "linear_value_head_dim"))
+    weight = random_weight(rng, "q4g64", width, heads * dv)
+    o, z, x = normal(rng, 2, heads, dv), normal(rng, 2, heads, dv), normal(rng, 2, width)
+    o[1, 2] = 1e20
+    run("gdn_out_q4g64_f32", NANO, pack(2), [o, z, np.ones(dv, np.float32), *weight.ranges, x], (width, 2, 1))
+    assert np.isfinite(x[0]).all() and np.isnan(x[1]).all()
