@@ -16,7 +16,7 @@ struct Projections {
     if (row < LILY_QUERY_DIM) {
       q[r * LILY_QUERY_DIM + row] = half(value);
     } else if (row < 2u * LILY_QUERY_DIM) {
-      gate[r * LILY_QUERY_DIM + row - LILY_QUERY_DIM] = half(value);
+      gate[r * LILY_QUERY_DIM + row - LILY_QUERY_DIM] = poisoned_half(value);  // its sigmoid would hide infinity
     } else if (row < 2u * LILY_QUERY_DIM + LILY_KEY_VALUE_DIM) {
       k[r * LILY_KEY_VALUE_DIM + row - 2u * LILY_QUERY_DIM] = half(value);
     } else {

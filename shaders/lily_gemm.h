@@ -191,7 +191,7 @@ inline void gemm(uint depth, device const half* y_row, GemmWeight w_row, threadg
 }
 
 // Part of the result: columns [column0, columns) of rows [row0, rows). sink(row of W, row of Y, value) takes an
-// element, as the stores of the step kernels do.
+// element, as the stores of the step kernels do; it is NaN where it would be infinite.
 template <typename Sink>
 struct GemmColumns {
   Sink sink;
@@ -200,7 +200,7 @@ struct GemmColumns {
   void write(threadgroup const float* part, uint stride, uint row, uint column, uint lane) const {
     const uint to_column = column0 + column + lane;
     for (uint i = 0; i < 16; ++i)
-      if (to_column < columns && row0 + row + i < rows) sink(to_column, row0 + row + i, part[i * stride + lane]);
+      if (to_column < columns && row0 + row + i < rows) sink(to_column, row0 + row + i, poisoned(part[i * stride + lane]));
   }
 };
 
@@ -214,7 +214,7 @@ struct GemmGateUp {
     const uint to_column = column0 + column / 2 + lane % 16;
     for (uint i = lane / 16; i < 16; i += 2) {
       const float gate = part[i * stride + lane % 16], up = part[i * stride + lane % 16 + 16];
-      if (to_column < columns && row0 + row + i < rows) sink(to_column, row0 + row + i, silu(gate) * up);
+      if (to_column < columns && row0 + row + i < rows) sink(to_column, row0 + row + i, poisoned(silu(gate) * up));
     }
   }
 };

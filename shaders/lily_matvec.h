@@ -98,7 +98,7 @@ static inline void multiply_word(thread const Words<W, COUNT>& words, threadgrou
 // Weight rows [begin, end) of a threadgroup, times `rows` operand rows.
 //   operand.measure(rows)     what must be known before any row is staged; ends with a barrier if that is anything
 //   operand.row(r).quad(q)    columns 4q to 4q + 3 of operand row r
-//   store(row, r, value)      called by one lane per product; of two matrices value is silu(gate) * up
+//   store(row, r, value)      called by one lane per product; of two matrices value is silu(gate) * up. NaN for infinity
 // COUNT: weight rows (pairs of rows, when there are two matrices) that a simdgroup has in flight. A thread holds COUNT sums per
 // matrix and operand row (8 rows: half as many weight rows) and two words of each weight row, the second on its way.
 template <uint COUNT, uint MATRICES, class W>
@@ -161,7 +161,7 @@ struct MatVec {
         for (uint r = 0; r < ROWS; ++r) {
           float value = lanes_sum<L::kLanes>(sums[0][i * ROWS + r]);
           if (MATRICES == 2u) value = silu(value) * lanes_sum<L::kLanes>(sums[MATRICES - 1u][i * ROWS + r]);
-          if (lane == 0u && r < rows && row + i * L::kSubrows < end) store(row + i * L::kSubrows, r, value);
+          if (lane == 0u && r < rows && row + i * L::kSubrows < end) store(row + i * L::kSubrows, r, poisoned(value));
         }
     }
   }

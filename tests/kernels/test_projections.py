@@ -208,7 +208,6 @@ def test_lm_head_reports_what_is_not_finite(run: Run, rng, value):
         assert flags["nan"][0] == expected
 
 
-@pytest.mark.only("cpu")
 @pytest.mark.parametrize("tile", [False, True], ids=["step", "tile"])
 def test_a_product_that_no_float_holds_is_nan(run: Run, rng, tile):
     """The sigmoid of an infinite gate would be 1."""
@@ -243,3 +242,20 @@ def test_heads_whose_norm_no_float_holds_give_nan(run: Run, rng):
     o[1, 2] = 1e20
     run("gdn_out_q4g64_f32", NANO, pack(2), [o, z, np.ones(dv, np.float32), *weight.ranges, x], (width, 2, 1))
     assert np.isfinite(x[0]).all() and np.isnan(x[1]).all()
+
+
+@pytest.mark.parametrize("tile", [False, True], ids=["step", "tile"])
+def test_a_gate_that_no_half_holds_is_nan(run: Run, rng, tile):
+    """As an infinite half it would be open, or shut."""
+    q, kv = (NANO[heads] * NANO["head_dim"] for heads in ("num_attention_heads", "num_key_value_heads"))
+    weight = random_weight(rng, "q4g64w", 2 * q + 2 * kv, 64)
+    weight.ranges[1][q : q + 3] = 0
+    weight.ranges[2][q : q + 3] = np.array([[1023], [1024], [-1024]])  # 64 times that: 65472, 65536
+    x = np.ones((1, 64), np.float32)
+    outputs = [unwritten(1, count) for count in (q, q, kv, kv)]
+    gain = [] if tile else [np.ones(64, np.float32)]
+    kernel = "attn_in_q4g64w_f32_tile" if tile else "attn_in_q4g64w_f32"
+    run(kernel, NANO, pack(1), [x, *gain, *weight.ranges, *outputs], (2 * q + 2 * kv, 1, 1))
+    expected = [65472, np.nan, np.nan] if run.activation == "f16" else [65472, 65536, -65536]
+    np.testing.assert_allclose(outputs[1][0, :3], expected, rtol=1e-3)
+    assert all(np.isfinite(output).all() for output in (outputs[0], outputs[1][0, 3:], *outputs[2:]))
