@@ -29,7 +29,7 @@ static inline void prepare_head(device const half* from, device const float* gai
       const float other = i < LILY_HALF_ROTARY ? -normed[i + LILY_HALF_ROTARY] : normed[i - LILY_HALF_ROTARY];
       value = value * precise::cos(angle) + other * precise::sin(angle);
     }
-    to[i] = half(value);
+    to[i] = poisoned_half(value);  // a score of -inf would hide an infinite key
   }
 }
 
@@ -55,7 +55,8 @@ struct Buffers {
       const uint from = (row * LILY_NUM_KEY_VALUE_HEADS + kv_head) * LILY_HEAD_DIM;
       device half* key = kv + key_row(page_table, page_begin, position, layer, kv_head);
       prepare_head(k + from, k_gain, rope, position, key, normed, lane);
-      for (uint i = lane; i < LILY_HEAD_DIM; i += LILY_SIMD_WIDTH) key[LILY_VALUE_ROWS + i] = v[from + i];
+      device half* value = key + LILY_VALUE_ROWS;
+      for (uint i = lane; i < LILY_HEAD_DIM; i += LILY_SIMD_WIDTH) value[i] = poisoned_half(float(v[from + i]));
     }
   }
 };

@@ -26,7 +26,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         both = metafunc.module.__name__.rpartition(".")[2] in OF_BOTH_FORMS
         devices = CPU + METAL + (TENSOR if both else [])
         if only := metafunc.definition.get_closest_marker("only"):
-            devices = [device for device in devices if only.args[0] in device]
+            devices = [device for device in devices if set(only.args) & set(device)]
         ids = ["-".join(device) for device in devices]
         metafunc.parametrize("run", devices, indirect=True, scope="session", ids=ids)
 

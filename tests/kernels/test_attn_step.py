@@ -32,11 +32,11 @@ def kv_pool(sizes, pages):
     return unwritten(pages, sizes["num_attention_layers"], 2, kv_heads, PAGE_TOKENS, width)
 
 
-def prepare(run, kernel, sizes, step, rows, q, k, v, page_table, kv, layer=1, seed=0):
+def prepare(run, kernel, sizes, step, rows, q, k, v, page_table, kv, layer=1, seed=0, k_scale=1.0):
     """Runs attn_prep -> the gains that it used."""
     rng = np.random.default_rng(seed)
     q_heads, kv_heads, width = heads_of(sizes)
-    q_gain, k_gain = normal(rng, width) + 1, normal(rng, width) + 1
+    q_gain, k_gain = normal(rng, width) + 1, (normal(rng, width) + 1) * np.float32(k_scale)
     buffers = [step, q, k, v, q_gain, k_gain, rope_table(sizes["rotary_dim"]), page_table, kv]
     run(kernel, sizes, pack(rows, layer), buffers, (q_heads + kv_heads, rows, 1))
     return q_gain, k_gain
@@ -89,7 +89,7 @@ def test_rope_is_exact_at_the_far_end_of_the_context(run: Run, position):
     np.testing.assert_allclose(q[0], reference, rtol=rounding, atol=2e-6 * np.abs(q_gain).max())
 
 
-@pytest.mark.only("i16")
+@pytest.mark.only("i16", "f16")
 @pytest.mark.parametrize("tile", [False, True], ids=["step", "tile"])
 def test_what_no_half_holds_becomes_nan_in_the_cache(run: Run, tile):
     """Infinite, a key might get a score of -inf, and nobody would see it."""
@@ -98,8 +98,14 @@ def test_what_no_half_holds_becomes_nan_in_the_cache(run: Run, tile):
     v[0, 0, :6] = 65504, 65519, 65520, -65519, -65520, np.inf
     page_table, kv = np.zeros((1, PAGES), np.uint32), kv_pool(SIZES, 1)
     kernel = "attn_prep_f32_tile" if tile else "attn_prep_f32"
-    prepare(run, kernel, SIZES, step_rows(1, position=7), 1, q, k, v, page_table, kv)
+    step = step_rows(1, position=7)
+    with np.errstate(over="ignore"):
+        _, k_gain = prepare(run, kernel, SIZES, step, 1, q, k, v, page_table, kv, k_scale=5e4)
     np.testing.assert_array_equal(kv[0, 1, 1, 0, 7, :7], [65504, 65504, np.nan, -65504, np.nan, np.nan, 1])
+    keys = rope(norm(k[0], k_gain), 7, THETA, SIZES["rotary_dim"])
+    fits = np.abs(keys) < 65500
+    assert 0 < fits.sum() < fits.size and (fits == (np.abs(keys) < 65600)).all()
+    np.testing.assert_allclose(kv[0, 1, 0, :, 7], np.where(fits, keys, np.nan), rtol=1e-3, atol=1)
 
 
 class Attention:
