@@ -9,6 +9,7 @@ import pytest
 
 from lily import Engine
 from lily.errors import CheckpointError, DeviceError
+from tests.model.metal import require_metal
 
 LAYER = "language_model.model.layers"
 BF16_BITS = {"nan": 0x7FC0, "inf": 0x7F80}
@@ -73,3 +74,14 @@ def test_matrices_end_the_request(model: Path, module: str, kind: str, value: st
             with pytest.raises(DeviceError, match="NaN or infinity") as caught:
                 engine.generate("The kernel is", max_tokens=4, temperature=0, ignore_eos=True)
             assert caught.value.code == "nan"
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+@pytest.mark.parametrize("module", [f"{LAYER}.0.linear_attn.in_proj_a", f"{LAYER}.1.mlp.gate"])
+def test_matrices_end_the_request_on_metal(model: Path, module: str, value: str) -> None:
+    require_metal()
+    damage(model, f"{module}.biases", value, -1)
+    with Engine(model, device="metal", max_context=256, memory_limit="1GiB") as engine:
+        with pytest.raises(DeviceError, match="NaN or infinity") as caught:
+            engine.generate("The kernel is", max_tokens=4, temperature=0, ignore_eos=True)
+        assert caught.value.code == "nan"
