@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from lily.cli.chat import _read
+from lily import Engine, SamplingParams
+from lily.cli.chat import Chat, _read
 from lily.cli.ctrl_c import CtrlC
 from lily.cli.screen import MarkdownScreen, PlainScreen, block_end
 from tests.cli.test_cli import NANO, WHO
@@ -85,7 +86,7 @@ def test_a_conversation(terminal: Terminal) -> None:
     terminal.send("/stats\n")
     terminal.wait_for("1 messages; ")
     terminal.send("/reasoning lots\n")
-    terminal.wait_for("it must be one of")
+    terminal.wait_for("/reasoning takes on, off, low, medium, high, auto or a number of tokens, not 'lots'")
     terminal.send("/nonsense\n")
     terminal.wait_for("unknown command /nonsense")
     terminal.send('"""\nWho are\nyou?\n"""\n')
@@ -154,6 +155,37 @@ def test_an_error_does_not_end_the_conversation() -> None:
         terminal.wait_for(WHO)
     finally:
         terminal.close()
+
+
+def test_the_tokens_of_the_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+    def used() -> int:
+        return int(chat.command("/stats").partition("; ")[2].partition(" of ")[0].replace(",", ""))
+
+    with Engine("lily-nano", max_context=512) as engine:
+        screen = PlainScreen(sys.stderr, colours=False)
+        chat = Chat(engine, screen, SamplingParams(temperature=0), system=None, reasoning=False)
+        assert used() == 0
+        chat.ask("Who are you?")
+        whole = engine.chat([{"role": "user", "content": "Who are you?"}], temperature=0, reasoning=False)
+        assert used() == whole.usage.total_tokens
+        chat.command("/new")
+        assert used() == 0
+        chat.command("/system Answer briefly.")
+        assert used() == len(engine.tokenize("Answer briefly."))
+        chat.command("/system")
+        shown = 0
+
+        def stop_at_the_second(text: str) -> None:
+            nonlocal shown
+            shown += 1
+            if shown == 2:
+                signal.raise_signal(signal.SIGINT)
+
+        monkeypatch.setattr(screen, "content", stop_at_the_second)
+        with CtrlC() as ctrl_c:
+            chat.ask("Who are you?", ctrl_c)
+        assert chat.messages[-1]["role"] == "assistant"
+        assert used() == whole.usage.prompt_tokens + 2
 
 
 def test_markdown_on_a_terminal() -> None:

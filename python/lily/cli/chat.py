@@ -88,12 +88,13 @@ class Chat:
         self._params = params
         self._system = system
         self._reasoning = reasoning
-        self._last: ChatChunk | None = None
+        self._used = 0  # tokens of the conversation
         self.messages: list[Message] = []
         self._restart()
 
     def _restart(self) -> None:
         self.messages = [] if self._system is None else [{"role": "system", "content": self._system}]
+        self._used = 0 if self._system is None else len(self._engine.tokenize(self._system))
 
     def ask(self, text: str, ctrl_c: CtrlC | None = None) -> None:
         """Answer `text`. ctrl_c: of a terminal, where Ctrl-C ends the answer, and what was said so far stays.
@@ -124,14 +125,16 @@ class Chat:
             self._screen.end(f"{error}. /new starts again.")
             return
         answer = _message(chunks)
+        last = chunks[-1] if chunks else None
         if answer["content"]:
             self.messages.append(answer)
+            usage = chunks[-1].usage  # of an answer that was stopped there is none; each chunk is one token
+            self._used = stream.prompt_tokens + len(chunks) if usage is None else usage.total_tokens
         else:  # stopped before the answer began: the template expects one for each question
             del self.messages[before:]
-        self._last = chunks[-1] if chunks else None
-        if self._last is not None and self._last.usage is not None and self._last.timing is not None:
-            note = summary(self._last.usage, self._last.timing)
-            if self._last.finish_reason == "length":
+        if last is not None and last.usage is not None and last.timing is not None:
+            note = summary(last.usage, last.timing)
+            if last.finish_reason == "length":
                 note += "; cut at max_tokens or the end of the context"
         self._screen.end(note)
 
@@ -149,10 +152,9 @@ class Chat:
         if name == "/reasoning":
             return self._set_reasoning(rest)
         if name == "/stats":
-            used = self._last.usage.total_tokens if self._last is not None and self._last.usage is not None else 0
             stats = self._engine.prefix_cache.stats()
             return (
-                f"{len(self.messages)} messages; {used:,} of {self._engine.max_context:,} tokens of context; "
+                f"{len(self.messages)} messages; {self._used:,} of {self._engine.max_context:,} tokens of context; "
                 f"prefix cache: {stats.hit_tokens:,} of {stats.query_tokens:,} prompt tokens reused, "
                 f"{stats.num_snapshots} snapshots"
             )
@@ -162,8 +164,8 @@ class Chat:
         wanted = int(word) if word.isdecimal() else _WORDS.get(word, word)
         try:
             read_reasoning(wanted)  # type: ignore[arg-type]  # it refuses what is none
-        except (ValueError, TypeError) as error:
-            return str(error)
+        except (ValueError, TypeError):
+            return f"/reasoning takes {', '.join(_WORDS)} or a number of tokens, not {word!r}"
         self._reasoning = wanted  # type: ignore[assignment]
         return f"reasoning: {word}"
 
