@@ -69,6 +69,7 @@ def test_structured_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         ("generate --temperature -1 x", "temperature is -1.0"),
         ("generate --regex a --choice b x", "regex and choice are given"),
         ("generate --system a x", "need --chat"),
+        ("generate --no-reasoning x", "--no-reasoning need --chat"),
         ("chat --stop=", "stop holds an empty string"),
         ("serve --port 99999", "port is 99999"),
         ("serve --max-queue -1", "max_queue is -1"),

@@ -230,7 +230,8 @@ def test_import_lily_needs_no_extra_and_the_server_names_what_is_missing() -> No
         "import lily.server\n"
     )
     failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert failed.stderr.rstrip().endswith('(msgspec is missing); install them with: pip install "lily[server]"')
+    hint = """install them with: pip install ".[server]" in lily's folder"""
+    assert failed.stderr.rstrip().endswith(f"(msgspec is missing); {hint}")
     assert "ImportError" in failed.stderr
 
 

@@ -8,6 +8,7 @@ from contextlib import nullcontext, suppress
 from typing import Final
 
 from lily import ChatChunk, Engine, LilyError, SamplingParams
+from lily.extras import install_hint
 from lily.messages import AssistantMessage, Message
 from lily.outputs import summary
 from lily.reasoning import Reasoning, read_reasoning
@@ -35,7 +36,7 @@ def add_parser(verbs: Verbs) -> None:
         "chat",
         help="a conversation in the terminal",
         description="Each line is a message. Ctrl-C stops the answer, not the program. From a pipe, each line of\n"
-        "standard input is answered in turn. The extra lily[cli] shows answers as Markdown.",
+        f"standard input is answered in turn. Markdown needs the package rich: {install_hint('cli')}.",
         epilog=f"in the conversation:\n{COMMANDS}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

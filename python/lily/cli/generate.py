@@ -40,7 +40,7 @@ def add_parser(verbs: Verbs) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     if not options.chat and (options.system is not None or options.reasoning is not None):
-        raise UsageError("--system and --reasoning need --chat")
+        raise UsageError("--system, --reasoning and --no-reasoning need --chat")
     params = sampling_params(options)
     prompt = file_text("-") if options.prompt == "-" else options.prompt
     with make_engine(options) as engine:

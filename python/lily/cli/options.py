@@ -11,6 +11,7 @@ from typing import TypeAlias, get_args
 
 from lily import Engine, SamplingParams
 from lily.engine_options import DeviceName, DtypeName
+from lily.extras import install_hint
 from lily.files import home_path
 from lily.log import LEVELS, VARIABLE
 from lily.memory import parse_bytes
@@ -48,6 +49,7 @@ _SAMPLING_FLAGS: dict[str, type] = {
     "min_tokens": int,
     "thinking_token_budget": int,
 }
+_SAMPLING_HELP = {"max_tokens": "default: the rest of the context"}
 
 
 def add_engine_flags(parser: argparse.ArgumentParser, *, default_model: str | None, log_level: str = "warning") -> None:
@@ -128,10 +130,14 @@ def folder_path(text: str) -> Path:
 def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("sampling", "defaults come from the checkpoint; --temperature 0 is greedy")
     for name, kind in _SAMPLING_FLAGS.items():
-        group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N" if kind is int else "X")
+        group.add_argument(
+            f"--{name.replace('_', '-')}", type=kind, metavar="N" if kind is int else "X", help=_SAMPLING_HELP.get(name)
+        )
     group.add_argument("--stop", action="append", metavar="TEXT", help="ends the text; may be given several times")
     group.add_argument("--ignore-eos", action="store_true", help="the checkpoint's stop ids do not end the text")
-    group = parser.add_argument_group("structured output", "at most one of these; it needs the extra lily[grammar]")
+    group = parser.add_argument_group(
+        "structured output", f"at most one of these; needs llguidance: {install_hint('grammar')}"
+    )
     group.add_argument("--json-schema", metavar="FILE", help="a JSON schema; the text is JSON that follows it")
     group.add_argument("--regex", metavar="REGEX", help="a regular expression that the whole text matches")
     group.add_argument("--choice", action="append", metavar="TEXT", help="one of the texts; given several times")

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 
 from lily import Engine
+from lily.extras import install_hint
 
 from .options import Verbs, add_engine_flags, make_engine, usage_errors
 
@@ -15,7 +16,8 @@ def add_parser(verbs: Verbs) -> None:
     parser = verbs.add_parser(
         "serve",
         help="answer HTTP requests in the forms of OpenAI, Anthropic and Open Responses",
-        description='Needs pip install "lily[server]". It answers at once; /ready says when the model is loaded.',
+        description="It answers at once; /ready says when the model is loaded. Its packages are an extra: "
+        f"{install_hint('server')}.",
     )
     add_engine_flags(parser, default_model="lily-nano", log_level="info")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")

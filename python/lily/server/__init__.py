@@ -7,8 +7,10 @@ try:
     import starlette
     import uvicorn
 except ImportError as error:
+    from ..extras import install_hint
+
     raise ImportError(
-        f'the server needs more packages ({error.name} is missing); install them with: pip install "lily[server]"'
+        f"the server needs more packages ({error.name} is missing); install them with: {install_hint('server')}"
     ) from None
 
 from .app import create_app
