@@ -123,7 +123,7 @@ def params_grammar(params: SamplingParams) -> Grammar | None:
     if params.json_schema is not None:
         return json_grammar(str(params.json_schema))
     if params.regex is not None:
-        return lark_grammar(f"start: /{_library().regex_to_lark(params.regex)}/")
+        return _regex_grammar(params.regex)
     if params.choice is not None:
         # One terminal: tens of thousands of texts are alternatives to the lexer, too many to the parser.
         return lark_grammar("start: CHOICE\nCHOICE: " + " | ".join(map(quoted, params.choice)))
@@ -132,6 +132,15 @@ def params_grammar(params: SamplingParams) -> Grammar | None:
     if len(params.grammar) > _MAX_CHARACTERS:
         raise GrammarError(f"the grammar has {len(params.grammar)} characters; at most {_MAX_CHARACTERS} are supported")
     return lark_grammar(params.grammar)
+
+
+def _regex_grammar(regex: str) -> Grammar:
+    source = f"start: /{_library().regex_to_lark(regex)}/"
+    try:
+        return lark_grammar(source)
+    except GrammarError as error:  # it ends with a quotation of `source`, which the caller never wrote
+        reason = str(error).rpartition(" 1 | start: ")[0].rpartition("error: ")[2]
+        raise GrammarError(f"the regex {regex!r} cannot be used: {reason or error}") from None
 
 
 def quoted(text: str) -> str:

@@ -230,6 +230,9 @@ def test_other_grammar_errors(params: SamplingParams) -> None:
     with pytest.raises(GrammarError) as caught:
         params_grammar(params)
     assert caught.value.schema_path is None and "\n" not in str(caught.value)
+    if params.regex is not None:
+        assert str(caught.value).startswith(f"the regex {params.regex!r} cannot be used: ")
+        assert "start" not in str(caught.value)
 
 
 def test_a_pydantic_class_is_a_schema(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
