@@ -282,7 +282,7 @@ class Engine(Closing):
             raise ValueError(f"score needs a list of one or more labels, not {labels!r}")
         least = self._planner.least_tokens(prompt), max(map(self._planner.least_tokens, labels))
         if max(least) > 1 and sum(least) > self._max_context:
-            raise context_length_error(*least, self._max_context, at_least=True)
+            raise context_length_error(*least, self._max_context, self._config.max_position_embeddings, at_least=True)
         prompt_ids = check_token_ids(self._prompt_ids(prompt), self._config.vocab_size)
         label_ids = [check_token_ids(self._prompt_ids(label), self._config.vocab_size) for label in labels]
         if not len(prompt_ids):
@@ -292,7 +292,9 @@ class Engine(Closing):
             if not len(ids):
                 raise ValueError(f"the label {label!r} has no tokens")
         if len(prompt_ids) + longest > self._max_context:
-            raise context_length_error(len(prompt_ids), longest, self._max_context)
+            raise context_length_error(
+                len(prompt_ids), longest, self._max_context, self._config.max_position_embeddings
+            )
         with self.session() as session:
             return score_labels(session, prompt_ids.tolist(), [ids.tolist() for ids in label_ids])
 
@@ -304,6 +306,7 @@ class Engine(Closing):
             self._runtime,
             vocab_size=self._config.vocab_size,
             max_context=self._max_context,
+            model_context=self._config.max_position_embeddings,
             progress=self._progress,
             cache=self._prefix_cache if self._prefix_cache.enabled else None,
             fingerprints=self._fingerprints,
@@ -320,7 +323,9 @@ class Engine(Closing):
         try:
             file = StateFile.read(Path(path), self._fingerprints())
             if len(file.token_ids) > self._max_context:
-                raise context_length_error(len(file.token_ids), 0, self._max_context)
+                raise context_length_error(
+                    len(file.token_ids), 0, self._max_context, self._config.max_position_embeddings
+                )
             try:
                 session._load(file)
             except ValueError as error:

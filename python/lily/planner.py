@@ -136,7 +136,7 @@ class Planner:
         room = self._max_context - len(prompt)
         max_tokens = max(room, 1) if params.max_tokens is None else params.max_tokens
         if max_tokens > room:
-            raise context_length_error(len(prompt), max_tokens, self._max_context)
+            raise context_length_error(len(prompt), max_tokens, self._max_context, self._config.max_position_embeddings)
         self._check_ids("stop_token_ids", params.stop_token_ids)
         self._check_ids("logit_bias", params.logit_bias or ())
         rules = rules or AnswerRules(grammar=params_grammar(params))
@@ -162,7 +162,9 @@ class Planner:
     def _check_room(self, prompt: str, max_tokens: int) -> None:
         least = self.least_tokens(prompt)
         if least > 1 and least + max_tokens > self._max_context:
-            raise context_length_error(least, max_tokens, self._max_context, at_least=True)
+            raise context_length_error(
+                least, max_tokens, self._max_context, self._config.max_position_embeddings, at_least=True
+            )
 
     def _check_ids(self, name: str, token_ids: Iterable[int]) -> None:
         size = self._config.vocab_size

@@ -51,6 +51,7 @@ class Session(Closing):
         *,
         vocab_size: int,
         max_context: int,
+        model_context: int | None,
         progress: ProgressOption,
         cache: PrefixCache | None,
         fingerprints: Callable[[], Mapping[str, str]],
@@ -61,6 +62,7 @@ class Session(Closing):
         self._runtime = runtime
         self._vocab_size = vocab_size
         self._max_context = max_context
+        self._model_context = model_context  # the longest that the model was made for
         self._progress = progress
         self._cache = cache
         self._fingerprints = fingerprints
@@ -83,7 +85,7 @@ class Session(Closing):
         if not len(wanted):
             raise ValueError("prefill needs at least one token")
         if len(wanted) > self._max_context:
-            raise context_length_error(len(wanted), 0, self._max_context)
+            raise context_length_error(len(wanted), 0, self._max_context, self._model_context)
 
         def job(request: Request[Progress, int]) -> Steps[Progress, int]:
             timeline = self._open_timeline()
@@ -216,6 +218,7 @@ class Session(Closing):
             self._runtime,
             vocab_size=self._vocab_size,
             max_context=self._max_context,
+            model_context=self._model_context,
             progress=self._progress,
             cache=self._cache,
             fingerprints=self._fingerprints,
@@ -291,7 +294,7 @@ def decode_sessions(sessions: Sequence[Session], token_ids: Sequence[int]) -> No
     ids = check_token_ids(token_ids, sessions[0]._vocab_size).tolist()
     for session in sessions:
         if session.num_computed_tokens >= max_context:
-            raise context_length_error(session.num_computed_tokens, 1, max_context)
+            raise context_length_error(session.num_computed_tokens, 1, max_context, session._model_context)
 
     def step() -> None:
         try:
@@ -313,18 +316,21 @@ def decode_sessions(sessions: Sequence[Session], token_ids: Sequence[int]) -> No
 
 
 def context_length_error(
-    prompt_tokens: int, max_tokens: int, max_context: int, *, at_least: bool = False
+    prompt_tokens: int, max_tokens: int, max_context: int, model_context: int | None, *, at_least: bool = False
 ) -> ContextLengthError:
     """The error of a request that does not fit, with its numbers and what to change.
 
-    at_least: the text was not made tokens of, and the numbers are those that it cannot be below.
+    model_context: the longest context of the model; None if it names none. at_least: the text was not made tokens of,
+    and the numbers are those that it cannot be below.
     """
     least = "at least " if at_least else ""
+    fix = "shorten the prompt or lower max_tokens"
+    if model_context is None or max_context < model_context:
+        fix = "shorten the prompt, lower max_tokens, or raise max_context if memory allows"
     return ContextLengthError(
         f"a prompt of {least}{prompt_tokens} tokens and a completion of {max_tokens} make "
         f"{least}{prompt_tokens + max_tokens}, "
-        f"but the context holds {max_context}; "
-        "shorten the prompt, lower max_tokens, or make the Engine with a larger max_context if memory allows",
+        f"but the context holds {max_context}; {fix}",
         prompt_tokens=prompt_tokens,
         max_tokens=max_tokens,
         max_context=max_context,

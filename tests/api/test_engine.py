@@ -233,6 +233,11 @@ def test_the_context_is_never_exceeded_in_silence(engine: Engine) -> None:
     assert (caught.value.prompt_tokens, caught.value.max_tokens, caught.value.max_context) == (1024, 1, 1024)
     with pytest.raises(ContextLengthError, match=r"prompt of 5 tokens and a completion of 1020"):
         engine.stream([1] * 5, max_tokens=1020)
+    with engine.session() as session, pytest.raises(ContextLengthError, match="raise max_context if memory allows"):
+        session.prefill([1] * 1025)
+    with Engine("lily-nano", max_context=8192) as longest, pytest.raises(ContextLengthError) as caught:  # its own limit
+        longest.generate([1] * 8192)
+    assert str(caught.value).endswith("shorten the prompt or lower max_tokens")
     full = engine.generate([1] * 1016, ignore_eos=True)
     assert full.usage.total_tokens == 1024 and full.finish_reason == "length"
 

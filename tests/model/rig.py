@@ -32,6 +32,7 @@ class Rig:
             self.runtime,
             vocab_size=512,
             max_context=self.runtime.max_context,
+            model_context=None,
             progress=self.progress,
             cache=self.cache if self.cache.enabled else None,
             fingerprints=lambda: FINGERPRINTS,
