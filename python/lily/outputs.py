@@ -184,8 +184,16 @@ def _footer(usage: Usage, timing: Timing, finish_reason: str) -> str:
 def summary(usage: Usage, timing: Timing) -> str:
     """One line for people: counts and speeds of prefill and decode."""
     return (
-        f"prompt {usage.prompt_tokens} tokens ({usage.cached_tokens} cached) "
-        f"at {timing.prefill_tokens_per_second:,.1f} tok/s, "
-        f"completion {usage.completion_tokens} tokens at {timing.decode_tokens_per_second:,.1f} tok/s, "
+        f"prompt {_tokens(usage.prompt_tokens)} ({usage.cached_tokens} cached)"
+        f"{_at(timing.prefill_tokens_per_second)}, "
+        f"completion {_tokens(usage.completion_tokens)}{_at(timing.decode_tokens_per_second)}, "
         f"first token after {timing.time_to_first_token_seconds * 1000:,.0f} ms"
     )
+
+
+def _tokens(number: int) -> str:
+    return "1 token" if number == 1 else f"{number} tokens"
+
+
+def _at(tokens_per_second: float) -> str:
+    return f" at {tokens_per_second:,.1f} tok/s" if tokens_per_second > 0 else ""  # one token has no rate

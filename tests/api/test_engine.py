@@ -36,6 +36,8 @@ def test_a_known_answer(engine: Engine) -> None:
     assert reply.to_message() == {"role": "assistant", "content": WHO}
     assert reply.usage.prompt_tokens == len(engine.tokenize(engine.render(HELLO, reasoning=False), allow_special=True))
     assert "tok/s" in reply._repr_markdown_() and WHO in reply._repr_markdown_()
+    short = engine.generate("Hi", max_tokens=1)
+    assert "completion 1 token, first token after" in short._repr_markdown_()  # one token has no rate
 
 
 def test_params_may_stand_second_as_in_generate(engine: Engine) -> None:

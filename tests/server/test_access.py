@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import httpx
@@ -119,5 +120,7 @@ def test_one_log_line_per_request(live: Live, caplog: pytest.LogCaptureFixture) 
     usage = response.json()["usage"]
     assert response.headers["x-request-id"] in good
     assert f"200 prompt={usage['prompt_tokens']} cached=" in good and "completion=2 " in good
-    assert "finish=length" in good and "tok/s" in good and "ttft=" in good
-    assert " 400 " in bad and "messages" in bad
+    assert "finish=length" in good and "ttft=" in good
+    rate = re.search(r"total=\d+ms (\d+\.\d)tok/s ", good)  # the engine's, though the whole answer came in few wakes
+    assert rate is not None and float(rate[1]) > 0
+    assert " 400 " in bad and "messages" in bad and "ms - finish=-" in bad

@@ -80,12 +80,12 @@ class Ledger:
         self._recent.append(entry)
         self._measure(entry)
         _log.info(
-            "%s %s %d prompt=%d cached=%d completion=%d ttft=%s total=%.0fms %.1ftok/s finish=%s%s",
+            "%s %s %d prompt=%d cached=%d completion=%d ttft=%s total=%.0fms %s finish=%s%s",
             *(id, route, status, entry.prompt_tokens, entry.cached_tokens, entry.completion_tokens),
             *(
                 "-" if first is None else f"{1000 * first:.0f}ms",
                 1000 * total,
-                entry.tokens_per_second,
+                f"{entry.tokens_per_second:.1f}tok/s" if entry.tokens_per_second > 0 else "-",
                 finish_reason or "-",
             ),
             f" ({_one_line(reason)})" if reason else "",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Generic, Protocol, TypeVar
 
-from ..outputs import ChatChunk, Chunk
+from ..outputs import ChatChunk, Chunk, Timing
 from ..progress import Progress, Started
 from .errors import ApiError
 
@@ -45,6 +45,7 @@ class Run(Generic[Item]):
         self._is_woken = False  # one wake serves all events up to the next look at the stream
         self._is_nudged = False
         self._abort: ApiError | None = None
+        self._timing: Timing | None = None  # comes with the last item
         self._loop = asyncio.get_running_loop()
         self._received = perf_counter()
         self.prompt_tokens = 0
@@ -61,7 +62,9 @@ class Run(Generic[Item]):
 
     @property
     def tokens_per_second(self) -> float:
-        """Of the tokens behind the first one; 0 before there are two."""
+        """Of the tokens behind the first one; 0 before there are two. Of a request that has ended, the engine's own."""
+        if self._timing is not None:
+            return self._timing.decode_tokens_per_second
         first = self.first_token_seconds
         seconds = 0.0 if first is None else self.last_token_seconds - first
         return (self.completion_tokens - 1) / seconds if seconds > 0 else 0.0
@@ -96,6 +99,7 @@ class Run(Generic[Item]):
                     break
             if items:
                 self._count(len(items))
+                self._timing = items[-1].timing
             if items or self.progress is not before or self._is_nudged:
                 self._is_nudged = False
                 return items
