@@ -221,6 +221,14 @@ def test_the_command(tmp_path: Any) -> None:
     assert failed.returncode == 1 and "config.json" in failed.stderr and "Traceback" not in failed.stderr
 
 
+def test_a_supervisor_sees_a_clean_end() -> None:
+    with command() as (child, url):
+        wait_until(lambda: httpx.get(url + "/ready").status_code == 200)
+        child.send_signal(signal.SIGTERM)
+        _, log = child.communicate(timeout=300)
+        assert child.returncode == 0 and log.endswith(": stopped\n")
+
+
 def test_import_lily_needs_no_extra_and_the_server_names_what_is_missing() -> None:
     code = (
         "import sys\n"

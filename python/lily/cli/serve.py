@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
 from collections.abc import Callable
 
 from lily import Engine
@@ -74,5 +76,7 @@ def _run(options: argparse.Namespace) -> int:
             max_queue=options.max_queue,
             ping_seconds=options.ping_seconds,
         )
+    # The server raises the signal again once it has stopped, and ending by a signal is a failure to supervisors.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     serve(make, server_options)
     return 0

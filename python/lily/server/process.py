@@ -64,6 +64,7 @@ class Server(uvicorn.Server):
             await super().shutdown(sockets)
         finally:
             deadline.cancel()
+        _log.info("stopped")
 
 
 def bind(host: str, port: int) -> socket.socket:
