@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -118,8 +119,10 @@ def test_closing_and_dropping_a_stream_end_its_request(engine: Engine) -> None:
         assert is_idle(engine)
         dropped = engine.astream("Once", **LONG)  # type: ignore[arg-type]
         await anext(dropped)
+        alive = weakref.ref(dropped._stream)  # type: ignore[type-var]
         del dropped
         gc.collect()
+        assert alive() is None
         assert is_idle(engine)
 
     asyncio.run(main())
