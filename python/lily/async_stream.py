@@ -52,8 +52,8 @@ class AsyncStream(AsyncIterator[Item], Generic[Item, Result]):
         try:
             if self._stream is None:
                 # Rendering, tokenising and compiling a grammar take milliseconds: in a pool thread, not in the loop.
-                # If this await is cancelled, the stream that the pool still makes is dropped, which cancels it. It comes
-                # in a list: futures would hold it in a cycle, and a stream that is dropped would go on until that is found.
+                # If this await is cancelled, the stream that the pool still makes is dropped, which cancels it.
+                # In a list: futures would hold it in a cycle, and dropped it would go on until that is collected.
                 made: list[PolledStream[Item, Result]] = []
                 start, wake = self._start, _waker(self._ready)
                 await asyncio.to_thread(lambda: made.append(start(wake)))
