@@ -14,7 +14,7 @@ import lily
 
 # A slow, shared machine is no reason for a property test to fail: no deadline per example, and none for making them.
 PATIENT = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-# The same examples in every run: a rare one that fails is not the fault of the change that draws it. `make soak` draws others.
+# The same examples in every run: one that fails is the fault of the change that is tested. `make soak` draws others.
 hypothesis.settings.register_profile("default", PATIENT, max_examples=50, derandomize=True)
 hypothesis.settings.register_profile("soak", PATIENT, max_examples=2000)
 hypothesis.settings.load_profile("default")
